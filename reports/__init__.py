@@ -1,0 +1,1 @@
+"""The answer, shown: one file for each form of output."""
