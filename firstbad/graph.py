@@ -49,9 +49,7 @@ class Read:
     """What one op read: a value, and whether it still held what had been written."""
 
     value: int  # id of the value that was written there; -1: nobody's
-    slot: str = (
-        ""  # the op's name for this input: "x", "weight", "k"; several reads may share a slot (a KV cache)
-    )
+    slot: str = ""  # the op's name for this input: "x", "weight", "k"; several reads may share a slot (a KV cache)
     state: str = READ_UNCHECKED
     dataset: str = ""  # the bytes as they were read, stored only where they differ from what was written
     address: int = 0

@@ -32,11 +32,7 @@ def load(room: str, name: str) -> ModuleType:
             return module
     known = names(room)
     close = difflib.get_close_matches(name, known, n=1)
-    hint = (
-        f"did you mean `{close[0]}`?"
-        if close
-        else f"known: {', '.join(known)}, or a path to your own .py file"
-    )
+    hint = f"did you mean `{close[0]}`?" if close else f"known: {', '.join(known)}, or a path to your own .py file"
     raise UsageError(f"no `{name}` in {room}: {hint}")
 
 

@@ -26,9 +26,7 @@ class ModelSpec:
     audio: Path | None = None
     random_weights: int | None = None  # seed; no weights file is needed
     audio_context: int | None = None  # encoder positions (1500 of a full 30 s window); None: all
-    size: str = (
-        ""  # of a model with random weights: "tiny" (default) or "micro" (2 layers of width 64, for tests)
-    )
+    size: str = ""  # of a model with random weights: "tiny" (default) or "micro" (2 layers of width 64, for tests)
 
 
 @dataclass(frozen=True)
@@ -44,9 +42,7 @@ class Prepared:
     eos: int
     suppress: tuple[int, ...]  # ids never chosen
     begin_suppress: tuple[int, ...]  # ids not chosen as the first token
-    weights: Mapping[
-        str, np.ndarray
-    ]  # HF parameter name → float32 array (shared memory with the reference's)
+    weights: Mapping[str, np.ndarray]  # HF parameter name → float32 array (shared memory with the reference's)
     text: Callable[[Sequence[int]], str]  # token ids → text
     notes: tuple[str, ...] = ()  # decisions the user should see: "clip of 41.0 s cut to 30.0 s"
     spec: ModelSpec = field(default_factory=lambda: ModelSpec("whisper"))
@@ -95,6 +91,4 @@ class ModelRoom(Protocol):
 class CandidateAdapter(Protocol):
     """The face of `probes/NAME.py`."""
 
-    def capture(
-        self, argument: str, prepared: Prepared, trace_path: Path, options: CaptureOptions
-    ) -> RunOutput: ...
+    def capture(self, argument: str, prepared: Prepared, trace_path: Path, options: CaptureOptions) -> RunOutput: ...
