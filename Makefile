@@ -1,0 +1,54 @@
+# Two commands on a bare machine with Python 3.11+, pip, a C compiler, make and git:
+#
+#   make demo    the healthy engine, then the broken one, on the recording of the first case study
+#   make test    the tests that take seconds each
+#
+# Both set up .venv on first use and again only when pyproject.toml or constraints.txt change.
+# To choose the interpreter: make test PYTHON=python3.13
+
+VENV := .venv
+STAMP := $(VENV)/.stamp
+BIN := $(VENV)/bin
+CASE := case_studies/whisper_buffer_wiring
+OUT := out
+PYTEST_FLAGS :=
+
+.PHONY: help setup demo test test-all lint format clean
+
+help:
+	@sed -n 's/^#   //p' Makefile
+	@echo 'others: make setup, test-all (with slow tests), lint, format, clean'
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt .ci/venv
+	@sh .ci/venv $(VENV) $(PYTHON)
+	@touch $@
+
+# The broken plan must be caught: exit code 1, neither 0 (missed) nor 2 and more (not compared).
+demo: $(STAMP)
+	$(BIN)/firstbad diff --model whisper --audio $(CASE)/clip.wav -o $(OUT)/healthy
+	@echo
+	$(BIN)/firstbad diff --model whisper --audio $(CASE)/clip.wav --candidate c:$(CASE)/plan.broken.json \
+	  -o $(OUT)/broken || test $$? -eq 1
+	@echo
+	@echo "the story of this bug: $(CASE)/README.md"
+
+test: $(STAMP)
+	$(BIN)/python -m pytest -m "not slow" $(PYTEST_FLAGS)
+
+test-all: $(STAMP)
+	$(BIN)/python -m pytest $(PYTEST_FLAGS)
+
+lint: $(STAMP)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+clean:
+	rm -rf $(VENV) $(OUT) firstbad-out build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find firstbad reference probes reports tests -name __pycache__ -type d -prune -exec rm -rf {} +
