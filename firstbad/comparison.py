@@ -1,0 +1,312 @@
+"""compare: two traces in, one result out. The way of the data in one function: align, measure, localise, explain.
+
+Needs no engine, only the files and something that can execute the reference's ops. Leaves out text for people but for
+the statement of a cause (statement.py) and every form of report (reports/).
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import firstbad
+from firstbad.alignment import Alignment, align
+from firstbad.cause import BUDGET, Case, Cause, case_of, explain
+from firstbad.faults import Fault, Localised, localise
+from firstbad.graph import READ_CHANGED, READ_OK, READ_UNWRITTEN, Graph
+from firstbad.judge import distance
+from firstbad.local import Local, giver, measure
+from firstbad.region import replay_region
+from firstbad.replay import Executor
+from firstbad.result import (
+    CauseResult,
+    Coverage,
+    FaultResult,
+    Input,
+    Outcome,
+    Result,
+    SiteResult,
+    Source,
+    Worst,
+)
+from firstbad.statement import cause_statement, place, unravel
+from firstbad.wiring import overwritten, rewired
+
+if TYPE_CHECKING:
+    from firstbad.trace import Trace
+
+EDITS = (overwritten, rewired)
+"""Kinds of edits that are tried on the region of a fault, in this order; a new kind is a function in a new file."""
+
+EXPLAINED = 20
+"""Faults that are explained in one run; more than these are listed with what was measured."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A result, and the records it was made from (for reports that draw values)."""
+
+    result: Result
+    local: Local
+    localised: Localised
+    alignment: Alignment
+
+
+@dataclass
+class _Clock:
+    seconds: dict[str, float] = field(default_factory=dict)
+    at: float = field(default_factory=time.monotonic)
+
+    def lap(self, name: str) -> None:
+        now = time.monotonic()
+        self.seconds[name] = self.seconds.get(name, 0.0) + now - self.at
+        self.at = now
+
+
+def compare(
+    reference: Trace,
+    candidate: Trace,
+    executor: Executor,
+    *,
+    budget: float = BUDGET,
+    command: str = "",
+    notes: Iterable[str] = (),
+    timings: Mapping[str, float] | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Comparison:
+    """Aligns, measures, localises and explains. `budget`: seconds of search for the cause of one fault."""
+    clock = _Clock()
+    alignment = align(reference.graph, candidate.graph, reference.array, candidate.array)
+    clock.lap("align")
+    local = measure(reference, candidate, alignment, executor, progress=lambda name: progress(f"replay {name}"))
+    clock.lap("replay")
+    localised = localise(local, alignment, reference.graph, candidate.graph)
+    explained = [
+        _explained(fault, reference, candidate, alignment, local, executor, budget if n < EXPLAINED else 0.0, progress)
+        for n, fault in enumerate(localised.faults)
+    ]
+    clock.lap("explain")
+    faults = tuple(
+        _fault_result(fault, case, cause, localised, reference)
+        for fault, (case, cause) in zip(localised.faults, explained, strict=True)
+    )
+    coverage = _coverage(reference, candidate, alignment, local)
+    outputs = _outputs(reference, candidate)
+    result = Result(
+        verdict=_verdict(faults, candidate, outputs, local, localised),
+        first_bad=faults[0] if faults else None,
+        faults=faults,
+        damage=tuple(j.name for j in local.values if localised.verdicts[j.pair.reference.id] == "victim"),
+        values=_columns(local, localised),
+        outputs=outputs,
+        coverage=coverage,
+        stage=_stage(coverage, faults, outputs),
+        notes=tuple(notes),
+        environment=environment(reference, candidate),
+        timings={**(timings or {}), **clock.seconds},
+        files={"reference": str(reference.path), "candidate": str(candidate.path)},
+        command=command,
+        death=candidate.death,
+    )
+    return Comparison(result, local, localised, alignment)
+
+
+def _explained(
+    fault: Fault,
+    reference: Trace,
+    candidate: Trace,
+    alignment: Alignment,
+    local: Local,
+    executor: Executor,
+    budget: float,
+    progress: Callable[[str], None],
+) -> tuple[Case, Cause]:
+    given = giver(reference, candidate, alignment)
+    case = case_of(fault.first, reference, candidate, alignment, executor, given, local.pools)
+    return case, explain(case, EDITS if budget > 0 else (), budget=budget, progress=progress)
+
+
+def _fault_result(fault: Fault, case: Case, cause: Cause, localised: Localised, reference: Trace) -> FaultResult:
+    first = fault.first
+    worst = first.worst
+    candidate_op = case.op
+    return FaultResult(
+        value=fault.name,
+        step=first.step,
+        op=first.op.kind.removeprefix("aten.").partition(".")[0],
+        source=Source(candidate_op.file, candidate_op.line) if candidate_op else Source(),
+        inputs=tuple(_inputs(case)),
+        local_error=first.sums.local_error,
+        kernel_error=cause.reproduces_to if cause.kind in ("wrong_input", "clobbered", "stale") else None,
+        noise_floor=first.noise_floor,
+        times_noise=worst.ratio,
+        cumulative_error=first.cumulative,
+        test=worst.test,
+        where=place(worst.test, worst.index, first.pair.reference.shape),
+        worst=_worst(case, reference),
+        cause=CauseResult(
+            cause.kind,
+            cause_statement(cause.kind, fault.name, cause.detail),
+            cause.detail,
+            cause.reproduces_to,
+            tuple({"kind": a.kind, "detail": a.detail, "reproduces_to": a.reproduces_to} for a in cause.alternatives),
+            cause.tried,
+        ),
+        verdict=localised.verdicts[first.pair.reference.id],
+        sites=tuple(
+            SiteResult(s.step, s.sums.local_error, s.noise_floor, s.worst.ratio, s.cumulative) for s in fault.sites
+        ),
+        damage=tuple(reference.graph.values[i].name for i, source in localised.damage.items() if source == fault.name),
+    )
+
+
+def _inputs(case: Case) -> Iterable[Input]:
+    for value_id in case.region.inputs:
+        value = case.reference.graph.values[value_id]
+        pair = case.alignment.by_reference.get(value_id)
+        if pair is None:
+            continue
+        error, _ = distance(pair.layout.apply(case.candidate.array(pair.candidate)), case.reference.array(value))
+        yield Input(value.name, value.step, error, error <= max(case.judged.cumulative_limit, 1e-5))
+
+
+def _worst(case: Case, reference: Trace) -> Worst | None:
+    """The worst element by the test that failed; expected is what the op should have given."""
+    sums = case.judged.sums
+    index = sums.first_bad if sums.first_bad >= 0 else sums.element_index
+    shape = case.judged.pair.reference.shape
+    if index < 0:
+        return None
+    at = unravel(index, shape)
+    expected = replay_region(reference.graph, case.region, case.executor, case.given).expected[at]
+    own = case.own()[at]
+    theirs = reference.array(case.judged.pair.reference)[at]
+    spacing = float(np.spacing(np.float32(abs(expected)))) if np.isfinite(expected) else 1.0
+    ulp = abs(float(own) - float(expected)) / spacing
+    return Worst(at, float(expected), float(own), float(theirs), ulp)
+
+
+def _columns(local: Local, localised: Localised) -> dict[str, list[Any]]:
+    columns: dict[str, list[Any]] = {
+        name: []
+        for name in (
+            "step name op shape dtype verdict local_error noise_floor times_noise cumulative_error test region_length"
+        ).split()
+    }
+    for j in local.values:
+        row = (
+            j.step,
+            j.name,
+            j.op.kind.removeprefix("aten.").partition(".")[0],
+            list(j.pair.reference.shape),
+            j.pair.candidate.dtype,
+            localised.verdicts[j.pair.reference.id],
+            j.sums.local_error,
+            j.noise_floor,
+            j.worst.ratio,
+            j.cumulative,
+            j.worst.test,
+            j.length,
+        )
+        for column, entry in zip(columns.values(), row, strict=True):
+            column.append(entry)
+    return columns
+
+
+def _coverage(reference: Trace, candidate: Trace, alignment: Alignment, local: Local) -> Coverage:
+    compared: dict[str, int] = {}
+    for judged in local.values:
+        group = judged.step.partition(".")[0]
+        compared[group] = compared.get(group, 0) + 1
+    weights, differ = _weights(reference.graph, candidate.graph)
+    states = [read.state for op in candidate.graph.ops for read in op.reads]
+    return Coverage(
+        compared=compared,
+        candidate_values=sum(v.kind in ("value", "input") for v in candidate.graph.values),
+        reference_values=sum(v.kind in ("value", "input") for v in reference.graph.values),
+        only_reference=tuple((u.value.step, u.value.name, u.reason) for u in alignment.only_reference),
+        only_candidate=tuple((u.value.step, u.value.name, u.reason) for u in alignment.only_candidate),
+        inputs_equal=sum(local.inputs.values()),
+        inputs_differ=tuple(key for key, equal in local.inputs.items() if not equal),
+        weights_compared=weights,
+        weights_differ=differ,
+        edges_checked=sum(s in (READ_OK, READ_CHANGED, READ_UNWRITTEN) for s in states),
+        edges_changed=sum(s in (READ_CHANGED, READ_UNWRITTEN) for s in states),
+    )
+
+
+def _weights(reference: Graph, candidate: Graph) -> tuple[int, tuple[str, ...]]:
+    """How many weights were compared by hash, and the names of those that differ."""
+    compared, differ = 0, []
+    for value in reference.values:
+        other = candidate.by_key.get(("weights", value.name)) if value.kind == "weight" else None
+        if other is not None and value.hash and other.hash:
+            compared += 1
+            if value.hash != other.hash:
+                differ.append(value.name)
+    return compared, tuple(differ)
+
+
+def _outputs(reference: Trace, candidate: Trace) -> dict[str, Any]:
+    """Both answers and the first token that differs."""
+    ours, theirs = list(reference.outputs.get("tokens", [])), list(candidate.outputs.get("tokens", []))
+    shared = min(len(ours), len(theirs))
+    first = next((i for i in range(shared) if ours[i] != theirs[i]), -1)
+    if first < 0 and len(ours) != len(theirs) and candidate.complete:
+        first = shared
+    return {
+        "reference": {"text": reference.outputs.get("text", ""), "tokens": ours},
+        "candidate": {"text": candidate.outputs.get("text", ""), "tokens": theirs},
+        "first_differing_token": first,
+        "tokens_equal": first < 0 and candidate.complete,
+    }
+
+
+def _verdict(
+    faults: tuple[FaultResult, ...],
+    candidate: Trace,
+    outputs: Mapping[str, Any],
+    local: Local,
+    localised: Localised,
+) -> Outcome:
+    if faults:
+        return "diverged"
+    if not candidate.complete or not local.values:
+        return "incomplete"
+    near_tie = "near-tie" in localised.verdicts.values()
+    if outputs["first_differing_token"] >= 0 and not near_tie:
+        return "diverged"
+    return "match"
+
+
+def _stage(coverage: Coverage, faults: tuple[FaultResult, ...], outputs: Mapping[str, Any]) -> str:
+    """The first stage that differs, in the order in which a run goes."""
+    # decoder ids are chosen by the candidate and given to both; only what comes from outside can differ at the input
+    if coverage.inputs_differ:
+        return "input"
+    if coverage.weights_differ:
+        return "weights"
+    if faults:
+        return "values"
+    return "choice" if outputs["first_differing_token"] >= 0 else ""
+
+
+def environment(reference: Trace, candidate: Trace) -> dict[str, Any]:
+    """What ran, for the record: versions, machine, engines."""
+    return {
+        "firstbad": firstbad.__version__,
+        "python": sys.version.split()[0],
+        "numpy": np.__version__,
+        "platform": platform.platform(),
+        "machine": platform.machine(),
+        "cores": os.cpu_count(),
+        "reference": dict(reference.meta),
+        "candidate": dict(candidate.meta),
+    }

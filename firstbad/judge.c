@@ -1,0 +1,140 @@
+/* Judge: the sums over one value that tell a fault from rounding, in one pass over memory.
+ *
+ * For element i: e = c - y the candidate's local error, t - y the twin's (a correct engine of the candidate's dtype on
+ * the same inputs), s = u * condition the natural size of a rounding error there. q = e / s and p = (t - y) / s carry
+ * no unit, so rows, columns and elements of any magnitude are compared on one scale.
+ *
+ * The value is seen as [G, R, C]: G groups (heads), R rows each, C columns. A call handles rows [from, to) of the G*R
+ * rows, so that threads split the rows; sums over columns and the whole are per call and added up by the caller.
+ *
+ * Leaves out: what is too large (noise.py), widening of narrow types (the caller hands float32).
+ */
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#define SMALLEST_NORMAL 1.1754944e-38 /* an engine may flush what is smaller to zero */
+#define MASKED (-9.0e8)               /* -inf, the dtype's lowest and -1e9 alike: exp gives 0 */
+#define BLOCK 256
+
+enum { /* slots of `whole` */
+  COUNT, SKIPPED, BAD_NONFINITE, BAD_MASKED, FIRST_BAD, QR, PR, RR, Q1, P1, E2, T2, Y2, Q_MAX, Q_ARG, P_MAX, WHOLE_SLOTS
+};
+
+int fb_judge_slots(void) { return WHOLE_SLOTS; }
+
+static int kind_of(double x) { /* 0 a number, 1 masked, 2 +inf, 3 NaN */
+  if (x != x) return 3;
+  if (x <= MASKED) return 1;
+  if (x > 1.7976931348623157e308) return 2;
+  return 0;
+}
+
+/* c [n] float32, y [n] float64, t [n] float32, s [n] float32 (the condition; s_step 0: one number for all)
+ * row_q2, row_p2, row_q, row_p [G*R]; col_q2, col_p2, col_q1 [G*C]; whole [WHOLE_SLOTS]; exact: every error counts. */
+void fb_judge(const float *c, const double *y, const float *t, const float *s, int64_t s_step, double u, int exact,
+              int64_t R, int64_t C, int64_t from, int64_t to, double *row_q2, double *row_p2, double *row_q,
+              double *row_p, double *col_q2, double *col_p2, double *col_q1, double *whole) {
+  memset(whole, 0, sizeof(double) * WHOLE_SLOTS);
+  whole[FIRST_BAD] = -1;
+  whole[Q_ARG] = -1;
+  const double floor_ = exact ? 1e-300 : SMALLEST_NORMAL;
+  float q[BLOCK], p[BLOCK];
+  for (int64_t row = from; row < to; row++) {
+    double q2 = 0, p2 = 0, q_row = 0, p_row = 0, qr = 0, pr = 0, rr = 0, q1 = 0, p1 = 0, e2 = 0, t2 = 0, y2 = 0;
+    int64_t skipped = 0;
+    double *cq2 = col_q2 + row / R * C, *cp2 = col_p2 + row / R * C, *cq1 = col_q1 + row / R * C;
+    for (int64_t at = 0; at < C; at += BLOCK) {
+      const int n = (int)(C - at < BLOCK ? C - at : BLOCK);
+      const int64_t base = row * C + at;
+#pragma omp simd reduction(+ : qr, pr, rr, q1, p1, e2, t2, y2, skipped)
+      for (int i = 0; i < n; i++) {
+        const double yi = y[base + i], scale = s[(base + i) * s_step];
+        const double si = 1.0 / (u * scale + floor_);
+        double e = (double)c[base + i] - yi, d = (double)t[base + i] - yi;
+        /* A number compares within bounds; whatever does not is sorted out below, never silently passed. */
+        const int number = yi > MASKED && yi < 3.5e38 && c[base + i] > MASKED && c[base + i] <= 3.4028235e38f;
+        const int twin_number = number && t[base + i] >= -3.4028235e38f && t[base + i] <= 3.4028235e38f;
+        e = number ? e : 0.0;
+        d = twin_number ? d : 0.0;
+        const double r = number && scale > 0 ? yi / scale : 0.0, yn = number ? yi : 0.0;
+        const double qi = e * si, pi = d * si;
+        q[i] = (float)(qi > 1e18 ? 1e18 : qi < -1e18 ? -1e18 : qi);
+        p[i] = (float)(pi > 1e18 ? 1e18 : pi < -1e18 ? -1e18 : pi);
+        qr += qi * r, pr += pi * r, rr += r * r, q1 += qi, p1 += pi;
+        e2 += e * e, t2 += d * d, y2 += yn * yn;
+        skipped += !number;
+      }
+#pragma omp simd reduction(+ : q2, p2) reduction(max : q_row, p_row)
+      for (int i = 0; i < n; i++) {
+        const double qi = q[i], pi = p[i];
+        q2 += qi * qi, p2 += pi * pi;
+        cq2[at + i] += qi * qi, cp2[at + i] += pi * pi, cq1[at + i] += qi;
+        const double aq = fabs(qi), ap = fabs(pi);
+        q_row = aq > q_row ? aq : q_row;
+        p_row = ap > p_row ? ap : p_row;
+      }
+    }
+    if (skipped)
+      for (int64_t i = 0; i < C; i++) {
+        const int kc = kind_of(c[row * C + i]), ky = kind_of(y[row * C + i]);
+        if (kc == ky) continue;
+        whole[kc == 1 || ky == 1 ? BAD_MASKED : BAD_NONFINITE] += 1;
+        if (whole[FIRST_BAD] < 0) whole[FIRST_BAD] = (double)(row * C + i);
+      }
+    if (q_row > whole[Q_MAX] || whole[Q_ARG] < 0) {
+      whole[Q_MAX] = q_row;
+      whole[Q_ARG] = (double)(row * C);
+      for (int64_t i = 0; i < C; i++) {
+        const double yi = y[row * C + i];
+        if (kind_of(yi) || kind_of(c[row * C + i])) continue;
+        const double a = fabs((double)c[row * C + i] - yi) / (u * s[(row * C + i) * s_step] + floor_);
+        if ((a > 1e18 ? 1e18 : a) >= q_row * 0.999999) { whole[Q_ARG] = (double)(row * C + i); break; }
+      }
+    }
+    if (p_row > whole[P_MAX]) whole[P_MAX] = p_row;
+    row_q2[row] = q2, row_p2[row] = p2, row_q[row] = q_row, row_p[row] = p_row;
+    whole[COUNT] += (double)C, whole[SKIPPED] += (double)skipped;
+    whole[QR] += qr, whole[PR] += pr, whole[RR] += rr, whole[Q1] += q1, whole[P1] += p1;
+    whole[E2] += e2, whole[T2] += t2, whole[Y2] += y2;
+  }
+}
+
+/* Distance of two arrays of float32: sum of (c - r)^2, sum of r^2, elements whose kind (number, masked, infinite, NaN)
+ * differs, and the largest |c - r| with its index. Pairs of one non-number kind agree. */
+void fb_distance(const float *c, const float *r, int64_t n, double *out) {
+  double d2 = 0, r2 = 0, bad = 0, worst = -1, at = -1;
+  for (int64_t base = 0; base < n; base += 4096) {
+    const int m = (int)(n - base < 4096 ? n - base : 4096);
+    float b2 = 0, s2 = 0, top = 0;
+    int odd = 0;
+#pragma omp simd reduction(+ : b2, s2, odd) reduction(max : top)
+    for (int i = 0; i < m; i++) {
+      const float ci = c[base + i], ri = r[base + i];
+      const int number = ci > (float)MASKED && ci < 1e18f && ri > (float)MASKED && ri < 1e18f;
+      const float d = number ? ci - ri : 0.0f, v = number ? ri : 0.0f;
+      b2 += d * d, s2 += v * v, odd += !number;
+      const float a = fabsf(d);
+      top = a > top ? a : top;
+    }
+    if (odd || !(b2 < 1e37f) || !(s2 < 1e37f)) { /* the careful way: kinds, and numbers whose squares overflow */
+      b2 = s2 = 0;
+      for (int i = 0; i < m; i++) {
+        const double ci = c[base + i], ri = r[base + i];
+        const int kc = kind_of(ci), kr = kind_of(ri);
+        if (kc != kr) bad += 1;
+        if (kc || kr) continue;
+        d2 += (ci - ri) * (ci - ri), r2 += ri * ri;
+        if (fabs(ci - ri) > top) top = (float)fabs(ci - ri);
+      }
+    }
+    d2 += b2, r2 += s2;
+    if (top > worst) {
+      worst = top;
+      for (int i = 0; i < m; i++)
+        if (fabsf(c[base + i] - r[base + i]) == top) { at = (double)(base + i); break; }
+    }
+  }
+  out[0] = d2, out[1] = r2, out[2] = bad, out[3] = worst, out[4] = at;
+}

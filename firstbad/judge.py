@@ -1,0 +1,333 @@
+"""The sums over one value that tell a fault from rounding: whole, rows, columns, groups (heads) and the worst element.
+
+The loop is `judge.c`, compiled on first use; the NumPy twin below is its oracle and stands in where there is no
+compiler. Leaves out what is too large: that is noise.py.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from firstbad.errors import UsageError
+from firstbad.toolchain import build
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+MASKED = -9.0e8  # -inf, the dtype's lowest and -1e9 alike: exp gives 0
+SMALLEST_NORMAL = 1.1754944e-38  # an engine may flush what is smaller to zero
+_SLOTS = 16
+_THREADS = min(8, os.cpu_count() or 1)
+_LARGE = 1 << 18  # elements from which threads pay
+
+
+@dataclass(frozen=True)
+class Slice:
+    """The worst of several slices: root mean square of q, and of the twin's p over the twin's own worst slice."""
+
+    candidate: float
+    twin: float
+    index: int
+    count: int  # how many slices there are
+    length: int  # elements in each
+
+
+@dataclass(frozen=True)
+class Sums:
+    """One value judged: q = error / (u x condition), p the same for the twin; no units, no limits.
+
+    `gain`, `offset`: slope of the error on the value and its mean, in units of u (of the condition for the offset).
+    """
+
+    count: int
+    candidate: float  # rms of q over the whole value
+    twin: float
+    rows: Slice
+    columns: Slice
+    groups: Slice
+    element: float  # largest |q|
+    element_twin: float
+    element_index: int  # flat
+    gain: float
+    gain_twin: float
+    gain_weight: float  # sum of (value / condition)^2: what the gain rests on
+    offset: float
+    bad_nonfinite: int  # elements where one side is NaN or infinite and the other is not
+    bad_masked: int  # elements where one side is masked and the other is not
+    first_bad: int  # flat index of the first of those; -1: none
+    local_error: float  # |candidate - expected| / |expected|
+    twin_error: float
+    row_rms: NDArray[np.float64]  # [G * R]
+    column_rms: NDArray[np.float64]  # [G, C]
+
+
+def judge(
+    candidate: NDArray[np.float32],
+    expected: NDArray[np.float64],
+    twin: NDArray[np.float32],
+    scale: NDArray[np.float32],
+    *,
+    u: float,
+    exact: bool = False,
+) -> Sums:
+    """Sums over a value: all arrays of one shape (`scale` may also be a single number), seen as [G, R, C].
+
+    `u`: unit roundoff of the candidate's dtype; `scale`: the condition of each element, for u = 1;
+    `exact`: the op moves values and computes nothing, so that any difference counts.
+    """
+    shape = candidate.shape
+    C = shape[-1] if shape else 1
+    R = shape[-2] if len(shape) > 1 else 1
+    G = max(1, math.prod(shape[:-2]))
+    if candidate.size == 0:
+        C, R, G = 0, 0, 1
+    c = np.ascontiguousarray(candidate, np.float32)
+    y = np.ascontiguousarray(expected, np.float64)
+    t = np.ascontiguousarray(twin, np.float32)
+    s = np.ascontiguousarray(scale, np.float32)
+    if s.size not in (1, c.size):
+        s = np.ascontiguousarray(np.broadcast_to(s, shape))
+    raw = _native_sums(c, y, t, s, u, exact, G, R, C) if _library() else _numpy_sums(c, y, t, s, u, exact, G, R, C)
+    return _summary(raw, G, R, C)
+
+
+@dataclass
+class _Raw:
+    row_q2: NDArray[np.float64]
+    row_p2: NDArray[np.float64]
+    row_q: NDArray[np.float64]
+    row_p: NDArray[np.float64]
+    col_q2: NDArray[np.float64]
+    col_p2: NDArray[np.float64]
+    col_q1: NDArray[np.float64]
+    whole: NDArray[np.float64]  # the slots of judge.c
+
+
+def _summary(raw: _Raw, G: int, R: int, C: int) -> Sums:
+    w = raw.whole
+    counted = max(1.0, w[0] - w[1])
+    row_q, row_p = np.sqrt(raw.row_q2 / max(C, 1)), np.sqrt(raw.row_p2 / max(C, 1))
+    col_q, col_p = np.sqrt(raw.col_q2 / max(R, 1)), np.sqrt(raw.col_p2 / max(R, 1))
+    group_q = np.sqrt(raw.row_q2.reshape(G, R).sum(1) / max(R * C, 1)) if R else np.zeros(1)
+    group_p = np.sqrt(raw.row_p2.reshape(G, R).sum(1) / max(R * C, 1)) if R else np.zeros(1)
+    weight = float(w[7])
+    return Sums(
+        count=int(w[0]),
+        candidate=math.sqrt(raw.row_q2.sum() / counted),
+        twin=math.sqrt(raw.row_p2.sum() / counted),
+        rows=_worst(row_q, row_p, C),
+        columns=_worst(col_q.ravel(), col_p.ravel(), R),
+        groups=_worst(group_q, group_p, R * C),
+        element=float(w[13]),
+        element_twin=float(w[15]),
+        element_index=int(w[14]),
+        gain=float(w[5]) / weight if weight > 0 else 0.0,
+        gain_twin=float(w[6]) / weight if weight > 0 else 0.0,
+        gain_weight=weight,
+        offset=float(w[8]) / counted,
+        bad_nonfinite=int(w[2]),
+        bad_masked=int(w[3]),
+        first_bad=int(w[4]),
+        local_error=_ratio(w[10], w[12]),
+        twin_error=_ratio(w[11], w[12]),
+        row_rms=row_q,
+        column_rms=col_q.reshape(G, C),
+    )
+
+
+def _ratio(error2: float, value2: float) -> float:
+    if error2 == 0:
+        return 0.0
+    return math.sqrt(error2 / value2) if value2 > 0 else math.inf
+
+
+def _worst(candidate: NDArray[np.float64], twin: NDArray[np.float64], length: int) -> Slice:
+    if candidate.size == 0:
+        return Slice(0.0, 0.0, 0, 0, 0)
+    at = int(np.argmax(candidate))
+    return Slice(float(candidate[at]), float(twin.max()), at, candidate.size, length)
+
+
+def _new(G: int, R: int, C: int) -> _Raw:
+    rows, columns = [np.zeros(G * R) for _ in range(4)], [np.zeros(G * C) for _ in range(3)]
+    return _Raw(rows[0], rows[1], rows[2], rows[3], columns[0], columns[1], columns[2], np.zeros(_SLOTS))
+
+
+@cache
+def _library() -> ctypes.CDLL | None:
+    """The compiled loop, or None where there is no compiler."""
+    source = Path(__file__).with_name("judge.c")
+    flags = ("-O3", "-march=native", "-ffp-contract=off", "-fopenmp-simd")
+    try:
+        library = ctypes.CDLL(str(build([source], flags=flags)))
+    except (UsageError, OSError):
+        return None
+    if library.fb_judge_slots() != _SLOTS:
+        return None
+    library.fb_judge.restype = None
+    pointer, i64 = [ctypes.c_void_p], [ctypes.c_int64]
+    library.fb_judge.argtypes = [*pointer * 4, *i64, ctypes.c_double, ctypes.c_int, *i64 * 4, *pointer * 8]
+    return library
+
+
+def _native_sums(
+    c: NDArray[np.float32],
+    y: NDArray[np.float64],
+    t: NDArray[np.float32],
+    s: NDArray[np.float32],
+    u: float,
+    exact: bool,
+    G: int,
+    R: int,
+    C: int,
+) -> _Raw:
+    library = _library()
+    assert library is not None
+    parts = _THREADS if c.size >= _LARGE else 1
+    raw = _new(G, R, C)
+    parts = min(parts, max(1, G * R))
+    bounds = [G * R * i // parts for i in range(parts + 1)]
+    # Rows are split among the threads, so each thread needs its own sums over columns and the whole.
+    own = [raw, *(_new(G, 0, C) for _ in range(parts - 1))]
+
+    def call(i: int) -> None:
+        mine = own[i]
+        pointers = [raw.row_q2, raw.row_p2, raw.row_q, raw.row_p, mine.col_q2, mine.col_p2, mine.col_q1, mine.whole]
+        library.fb_judge(
+            c.ctypes.data,
+            y.ctypes.data,
+            t.ctypes.data,
+            s.ctypes.data,
+            int(s.size > 1),
+            u,
+            int(exact),
+            R,
+            C,
+            bounds[i],
+            bounds[i + 1],
+            *(a.ctypes.data for a in pointers),
+        )
+
+    if parts == 1:
+        call(0)
+        return raw
+    with ThreadPoolExecutor(parts) as pool:
+        list(pool.map(call, range(parts)))
+    for part in own[1:]:
+        raw.col_q2 += part.col_q2
+        raw.col_p2 += part.col_p2
+        raw.col_q1 += part.col_q1
+        raw.whole = _merged(raw.whole, part.whole)
+    return raw
+
+
+def _merged(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The whole-value slots of two parts; part a comes before part b in memory."""
+    merged = a + b
+    merged[4] = a[4] if a[4] >= 0 else b[4]
+    worst = a if a[13] >= b[13] else b
+    merged[13], merged[14] = worst[13], worst[14]
+    merged[15] = max(a[15], b[15])
+    return merged
+
+
+def _numpy_sums(
+    c: NDArray[np.float32],
+    y: NDArray[np.float64],
+    t: NDArray[np.float32],
+    s: NDArray[np.float32],
+    u: float,
+    exact: bool,
+    G: int,
+    R: int,
+    C: int,
+) -> _Raw:
+    """The same sums by NumPy: the oracle of judge.c, written for reading."""
+    raw = _new(G, R, C)
+    if c.size == 0:
+        return raw
+    c, y, t = c.reshape(G * R, C), y.reshape(G * R, C), t.reshape(G * R, C)
+    scale = np.broadcast_to(s.reshape(-1) if s.size == 1 else s.reshape(G * R, C), c.shape).astype(np.float64)
+    top = float(np.finfo(np.float32).max)
+    number = (y > MASKED) & (y < 3.5e38) & (c > MASKED) & (c <= top)
+    twin_number = number & (t >= -top) & (t <= top)
+    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+        e = np.where(number, c.astype(np.float64) - y, 0.0)
+        d = np.where(twin_number, t.astype(np.float64) - y, 0.0)
+        natural = u * scale + (1e-300 if exact else SMALLEST_NORMAL)
+        q, p = np.clip(e / natural, -1e18, 1e18), np.clip(d / natural, -1e18, 1e18)
+        r = np.where(number & (scale > 0), y / np.where(scale > 0, scale, 1.0), 0.0)
+    kinds = [np.where(np.isnan(x), 3, np.where(x <= MASKED, 1, np.where(np.isposinf(x), 2, 0))) for x in (c, y)]
+    bad = kinds[0] != kinds[1]
+    bad_masked = bad & ((kinds[0] == 1) | (kinds[1] == 1))
+    yn = np.where(number, y, 0.0)
+    raw.row_q2, raw.row_p2 = (q * q).sum(1), (p * p).sum(1)
+    raw.row_q, raw.row_p = np.abs(q).max(1), np.abs(p).max(1)
+    raw.col_q2 = (q * q).reshape(G, R, C).sum(1).ravel()
+    raw.col_p2 = (p * p).reshape(G, R, C).sum(1).ravel()
+    raw.col_q1 = q.reshape(G, R, C).sum(1).ravel()
+    first = int(np.argmax(bad)) if bad.any() else -1
+    raw.whole[:] = [
+        c.size,
+        int((~number).sum()),
+        int((bad & ~bad_masked).sum()),
+        int(bad_masked.sum()),
+        first,
+        (q * r).sum(),
+        (p * r).sum(),
+        (r * r).sum(),
+        q.sum(),
+        p.sum(),
+        (e * e).sum(),
+        (d * d).sum(),
+        (yn * yn).sum(),
+        np.abs(q).max(),
+        int(np.argmax(np.abs(q))),
+        np.abs(p).max(),
+    ]
+    return raw
+
+
+def distance(candidate: NDArray[np.float32], reference: NDArray[np.float32]) -> tuple[float, int]:
+    """Relative L2 distance and the flat index of the largest difference; infinite where kinds of numbers differ.
+
+    Integers and booleans: the share of elements that differ and the first of them.
+    """
+    if not np.issubdtype(reference.dtype, np.floating):
+        different = np.asarray(candidate).reshape(-1) != np.asarray(reference).reshape(-1)
+        at = int(np.argmax(different)) if different.any() else -1
+        return (float(different.mean()) if different.size else 0.0), at
+    c = np.ascontiguousarray(candidate, np.float32)
+    r = np.ascontiguousarray(reference, np.float32)
+    library = _library()
+    out = np.zeros(5)
+    if library is not None:
+        library.fb_distance(
+            ctypes.c_void_p(c.ctypes.data),
+            ctypes.c_void_p(r.ctypes.data),
+            ctypes.c_int64(c.size),
+            ctypes.c_void_p(out.ctypes.data),
+        )
+    elif c.size:
+        out[:] = _numpy_distance(c.ravel(), r.ravel())
+    if out[2]:
+        return math.inf, int(out[4])
+    return _ratio(out[0], out[1]), int(out[4])
+
+
+def _numpy_distance(c: NDArray[np.float32], r: NDArray[np.float32]) -> list[float]:
+    kinds = [np.where(np.isnan(x), 3, np.where(x <= MASKED, 1, np.where(np.isposinf(x), 2, 0))) for x in (c, r)]
+    number = (kinds[0] == 0) & (kinds[1] == 0)
+    d = np.where(number, c.astype(np.float64) - r, 0.0)
+    size = np.where(number, r.astype(np.float64), 0.0)
+    at = int(np.argmax(np.abs(d)))
+    return [(d * d).sum(), (size * size).sum(), float((kinds[0] != kinds[1]).sum()), abs(d[at]), at]

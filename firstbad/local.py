@@ -1,0 +1,223 @@
+"""Local and cumulative error of every aligned value, judged: the first half of localising.
+
+One sweep of replay over the reference graph, one pass of sums over each value, then the limits, once the twin's error
+of all ops of a kind is known. Leaves out what follows from it: faults.py groups, cause.py explains.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from firstbad.alignment import Alignment, Pair
+from firstbad.graph import Graph, Op, Value
+from firstbad.judge import Sums, distance, judge
+from firstbad.noise import FACTOR, ROUNDOFF, Excess, Floor, Pool, Sequential, excesses, floor, pools
+from firstbad.replay import Executor, Replayed, sweep
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from firstbad.trace import Trace
+
+CUMULATIVE_FLOOR = 100 * 2.0**-24
+"""Relative error below which a value is never called damaged: a few dozen roundings of float32 in a row."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One aligned value with its errors and the tests it passed or failed (the worst first)."""
+
+    pair: Pair
+    op: Op  # of the reference
+    sums: Sums
+    floor: Floor
+    tests: tuple[Excess, ...]
+    exact: bool
+    length: int  # ops of the region that compute
+    noise_floor: float  # relative L2 that a correct engine may make
+    cumulative: float  # relative L2 against the reference's own run
+    cumulative_index: int  # flat index of the largest difference to the reference's own run
+    cumulative_limit: float
+
+    @property
+    def step(self) -> str:
+        return self.pair.reference.step
+
+    @property
+    def name(self) -> str:
+        return self.pair.reference.name
+
+    @property
+    def worst(self) -> Excess:
+        return self.tests[0]
+
+    @property
+    def bad(self) -> bool:
+        return any(t.bad for t in self.tests)
+
+    @property
+    def cumulative_bad(self) -> bool:
+        return not self.cumulative <= self.cumulative_limit
+
+
+@dataclass(frozen=True)
+class Local:
+    """Everything measured: judged values in execution order, and inputs compared bit by bit (name → equal)."""
+
+    values: tuple[Judged, ...]
+    inputs: Mapping[tuple[str, str], bool]
+    pools: Mapping[str, Pool]
+
+
+def kind_of(op: Op) -> str:
+    """The kind of op by which twin errors are pooled."""
+    return op.kind.rpartition(".")[0] or op.kind
+
+
+@dataclass(frozen=True)
+class _Measured:
+    pair: Pair
+    op: Op
+    sums: Sums
+    sequential: Sequential | None
+    exact: bool
+    length: int
+    cumulative: float
+    cumulative_index: int
+
+
+def measure(
+    reference: Trace,
+    candidate: Trace,
+    alignment: Alignment,
+    executor: Executor,
+    *,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Local:
+    """Judges every aligned value of two traces. Reads both by memory map; holds one value of each at a time."""
+    measured, inputs = [], {}
+    given = giver(reference, candidate, alignment)
+    for pair in alignment.pairs:
+        if pair.reference.kind == "input":
+            own = pair.layout.apply(candidate.array(pair.candidate))
+            inputs[pair.reference.step, pair.reference.name] = _equal(own, reference.array(pair.reference))
+    wanted = frozenset(p.reference.id for p in alignment.pairs if p.reference.op >= 0)
+    for replayed in sweep(reference.graph, executor, given, wanted):
+        pair = alignment.by_reference[replayed.value.id]
+        progress(pair.reference.name)
+        measured.append(_measure(reference, candidate, pair, replayed))
+    pooled = pools((kind_of(m.op), m.sums) for m in measured if not m.exact)
+    return Local(tuple(_judged(reference.graph, measured, pooled)), inputs, pooled)
+
+
+def giver(reference: Trace, candidate: Trace, alignment: Alignment) -> Callable[[Value], NDArray[Any] | None]:
+    """What stands for a value before it is replayed: the candidate's array, or the reference's own input."""
+
+    def given(value: Value) -> NDArray[Any] | None:
+        pair = alignment.by_reference.get(value.id)
+        if pair is not None:
+            return pair.layout.apply(candidate.array(pair.candidate))
+        if value.kind in ("input", "constant"):
+            return reference.array(value)
+        return None
+
+    return given
+
+
+def _equal(a: NDArray[Any], b: NDArray[Any]) -> bool:
+    return bool(np.array_equal(a, b, equal_nan=np.issubdtype(b.dtype, np.floating)))
+
+
+def sums_of(candidate: NDArray[Any], replayed: Replayed, dtype: str) -> Sums:
+    """The sums of a candidate's array against what it should have been."""
+    if not np.issubdtype(replayed.expected.dtype, np.floating):
+        return _discrete(candidate, replayed.expected)
+    expected = np.asarray(replayed.expected, np.float64)
+    scale = replayed.scale
+    if replayed.exact:
+        scale = np.zeros(1, np.float32)
+    elif scale is None:
+        scale = _size(expected)
+    scale = np.broadcast_to(scale, expected.shape) if scale.size > 1 else scale
+    u = ROUNDOFF.get(dtype, ROUNDOFF["float32"])
+    return judge(np.asarray(candidate, np.float32), expected, replayed.twin, scale, u=u, exact=replayed.exact)
+
+
+def _size(expected: NDArray[np.float64]) -> NDArray[np.float32]:
+    """The scale where no condition is known: the element's own size and the root mean square of the value."""
+    numbers = expected[np.isfinite(expected)]
+    rms = math.sqrt(float(np.mean(numbers**2))) if numbers.size else 1.0
+    return np.asarray(np.abs(np.nan_to_num(expected)) + rms, np.float32)
+
+
+def _discrete(candidate: NDArray[Any], expected: NDArray[Any]) -> Sums:
+    """Integers and booleans are equal or not; judged as an exact value of 0 and 1."""
+    different = (np.asarray(candidate).reshape(expected.shape) != expected).astype(np.float32)
+    zeros = np.zeros(different.shape)
+    return judge(different, zeros, zeros.astype(np.float32), np.zeros(1, np.float32), u=1.0, exact=True)
+
+
+def sequential_of(candidate_u: float, replayed: Replayed) -> Sequential | None:
+    """The worst declared order's error on the sampled elements, in units of u x condition."""
+    if replayed.sequential is None or replayed.scale is None:
+        return None
+    at, values = replayed.sequential
+    expected = np.asarray(replayed.expected, np.float64).reshape(-1)[at]
+    scale = np.broadcast_to(replayed.scale, replayed.expected.shape)[np.unravel_index(at, replayed.expected.shape)]
+    number = np.isfinite(expected) & np.isfinite(values) & (scale > 0)
+    if not number.any():
+        return None
+    q = np.where(number, (values - expected) / (candidate_u * np.where(number, scale, 1) + 1e-38), 0.0)
+    columns = replayed.expected.shape[-1]
+    rows = at // columns
+    same_row = np.unique(rows).size * columns == at.size  # whole rows were sampled
+    row = math.sqrt(float((q.reshape(-1, columns) ** 2).mean(1).max())) if same_row else 0.0
+    return Sequential(math.sqrt(float((q**2).mean())), float(np.abs(q).max()), row)
+
+
+def _measure(reference: Trace, candidate: Trace, pair: Pair, replayed: Replayed) -> _Measured:
+    array = pair.layout.apply(candidate.array(pair.candidate))
+    sums = sums_of(array, replayed, pair.candidate.dtype)
+    u = ROUNDOFF.get(pair.candidate.dtype, ROUNDOFF["float32"])
+    sequential = None if replayed.exact else sequential_of(u, replayed)
+    cumulative, at = distance(array, reference.array(pair.reference))
+    op = reference.graph.ops[pair.reference.op]
+    return _Measured(pair, op, sums, sequential, replayed.exact, replayed.length, cumulative, at)
+
+
+def _judged(graph: Graph, measured: list[_Measured], pooled: Mapping[str, Pool]) -> Iterator[Judged]:
+    by_id = {m.pair.reference.id: m for m in measured}
+    inherited: dict[int, float] = {}  # value id -> relative noise that reached it along the graph
+    for op in graph.ops:
+        before = max((inherited.get(read.value, 0.0) for read in op.reads), default=0.0)
+        for written in op.writes:
+            inherited[written] = before
+            if written in by_id:
+                judged = _judge(by_id[written], pooled, before)
+                inherited[written] += judged.noise_floor
+                yield judged
+
+
+def _judge(m: _Measured, pooled: Mapping[str, Pool], inherited: float) -> Judged:
+    floor_ = floor(m.sums, pooled.get(kind_of(m.op), Pool()), m.sequential)
+    # The floor is in units of u x condition; the twin links it to a relative error.
+    relative = m.sums.twin_error * (floor_.whole / m.sums.twin) if m.sums.twin > 0 else ROUNDOFF["float32"]
+    noise_floor = 0.0 if m.exact else relative
+    return Judged(
+        pair=m.pair,
+        op=m.op,
+        sums=m.sums,
+        floor=floor_,
+        tests=tuple(excesses(m.sums, floor_, exact=m.exact)),
+        exact=m.exact,
+        length=m.length,
+        noise_floor=noise_floor,
+        cumulative=m.cumulative,
+        cumulative_index=m.cumulative_index,
+        cumulative_limit=max(CUMULATIVE_FLOOR, FACTOR * (inherited + noise_floor)),
+    )

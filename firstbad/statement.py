@@ -1,0 +1,104 @@
+"""Words for causes and places: the text of a result, made last and only here.
+
+Every function takes plain data and returns one sentence without a full stop.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+def cause_statement(kind: str, op: str, detail: Mapping[str, Any]) -> str:
+    """What was proved, in one sentence; `op` is the name of the guilty op's value."""
+    words = {
+        "wrong_input": _wrong_input,
+        "clobbered": _clobbered,
+        "stale": _stale,
+        "unknown": _unknown,
+    }
+    return words.get(kind, _other)(op, detail)
+
+
+def _wrong_input(op: str, d: Mapping[str, Any]) -> str:
+    step = f" of step {d['read_step']}" if d.get("read_step") not in (None, d.get("input_step")) else ""
+    text = f"{short(op)} reads {d['read']}{step} instead of {d['input']}"
+    return text + "".join(f", and {other['read']} instead of {other['input']}" for other in d.get("also", ()))
+
+
+def _clobbered(op: str, d: Mapping[str, Any]) -> str:
+    writer = d.get("writer", {})
+    at = f" ({writer['file']}:{writer['line']})" if writer.get("file") else ""
+    return f"{d['input']} was overwritten by {d['overwritten_by']}{at} before {short(op)} read it"
+
+
+def _stale(op: str, d: Mapping[str, Any]) -> str:
+    instead = f" instead of {d['instead_of']}" if d.get("instead_of") else ""
+    if d.get("overwritten_by"):
+        return f"{short(op)} reads the buffer of {d['input']}{instead}, which by then holds {d['overwritten_by']}"
+    return f"{short(op)} reads the buffer of {d['input']}{instead} where nothing had been written yet"
+
+
+def _unknown(op: str, d: Mapping[str, Any]) -> str:
+    text = f"no edit of {short(op)} that was tried reproduces its values ({d['why']})"
+    if d.get("closest"):
+        text += f"; the closest, {d['closest']}, leaves {number(d['closest_left'])}"
+    return text
+
+
+def _other(op: str, d: Mapping[str, Any]) -> str:
+    return str(d.get("statement", f"{short(op)}: {dict(d)}"))
+
+
+def place(test: str, index: int, shape: Sequence[int]) -> str:
+    """The slice a test failed in: "row 17", "column 130 of head 3", "element [0, 2, 7]", "" for the whole."""
+    if index < 0 or test in ("whole", "gain"):
+        return ""
+    rows = shape[-2] if len(shape) > 1 else 1
+    columns = shape[-1] if shape else 1
+    groups = math.prod(shape[:-2]) if len(shape) > 2 else 1
+    if test == "rows":
+        head = f" of group {index // rows}" if groups > 1 else ""
+        last = " (the last)" if index % rows == rows - 1 and rows > 1 else ""
+        return f"row {index % rows}{last}{head}"
+    if test == "columns":
+        head = f" of group {index // columns}" if groups > 1 else ""
+        return f"column {index % columns}{head}"
+    if test == "groups":
+        return f"group {index}"
+    return f"element {list(unravel(index, shape))}"
+
+
+def unravel(index: int, shape: Sequence[int]) -> tuple[int, ...]:
+    """A flat index as one index an axis."""
+    out = []
+    for n in reversed(shape):
+        out.append(index % n)
+        index //= n
+    return tuple(reversed(out))
+
+
+def short(name: str) -> str:
+    """The last parts of a module path that still say which layer: "v_proj of encoder layer 1"."""
+    parts = name.split(".")
+    for i, part in enumerate(parts):
+        if part.isdigit() and i > 0:
+            side = next((p for p in reversed(parts[: i - 1]) if p not in ("model", "layers")), "")
+            inner = ".".join(parts[i + 1 :])
+            return f"{inner or parts[i - 1]} of {side + ' ' if side else ''}layer {part}"
+    return name
+
+
+def number(x: float | None) -> str:
+    """An error in two significant digits, as people write it."""
+    if x is None or not math.isfinite(x):
+        return "infinite"
+    return "0" if x == 0 else f"{x:.2g}"
+
+
+def times(x: float | None) -> str:
+    """How many times the noise floor."""
+    if x is None or not math.isfinite(x):
+        return "no error is allowed here"
+    return f"{x:,.0f} times the noise floor" if x >= 10 else f"{x:.1f} times the noise floor"
