@@ -143,7 +143,7 @@ class Store:
 def _native(array: np.ndarray) -> np.ndarray:
     """Machine byte order; half floats widened; a boolean is 0 or 1 whatever byte the file holds."""
     if array.dtype.kind == "b":
-        return np.not_equal(array.view(np.uint8), 0)
+        return np.asarray(np.not_equal(array.view(np.uint8), 0))  # of a scalar NumPy makes no array
     if array.dtype.kind == "f" and array.dtype.itemsize < 4:
         return array.astype(np.float32)
     if not array.dtype.isnative:

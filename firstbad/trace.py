@@ -199,11 +199,25 @@ def _rows(store: Store, name: str, complete: bool) -> list[dict[str, Any]]:
             raise CompareError(
                 f"/graph/{name} of `{store.path}` lacks the column `{missing[0]}`: write the trace again"
             )
-        data = table[:]
+        data = table[:] if complete else _readable(table)
         columns = [_column(store, name, column, kind, data) for column, kind in tables.TABLES[name].items()]
         return [dict(zip(tables.TABLES[name], cells, strict=True)) for cells in zip(*columns, strict=True)]
 
     return store.guarded(f"/graph/{name}", read)
+
+
+def _readable(table: Any) -> np.ndarray:
+    """All rows, or as many from the start as can be read: a kill in the middle of a flush spoils the newest ones."""
+    good, bad = 0, table.shape[0] + 1
+    rows = table[:0]
+    tried = table.shape[0]
+    while bad - good > 1:
+        try:
+            rows, good = table[:tried], tried
+        except (OSError, RuntimeError, ValueError):
+            bad = tried
+        tried = (good + bad) // 2
+    return np.asarray(rows)
 
 
 def _column(store: Store, table: str, column: str, kind: str, data: np.ndarray) -> list[Any]:

@@ -6,6 +6,7 @@ values). Leaves out compression (real activations barely shrink) and SWMR (no ne
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -22,6 +23,7 @@ from firstbad.graph import Op, Value
 FLUSH_BYTES = 64 << 20  # what a kill may lose at most,
 FLUSH_SECONDS = 0.5  # or the values of this time, looked at in each call
 _ALIGNMENT = 64  # of every array in the file: a reader maps it and may use vector loads
+_END_OF_FILE = 40  # byte of the superblock (version 0) where the end-of-file address stands
 _SMALL_META = 1024  # characters up to which a text of `meta` is also a root attribute, for viewers
 
 
@@ -52,6 +54,7 @@ class TraceWriter:
                 self.path,
                 "w",
                 track_order=True,
+                libver=("earliest", "v114"),
                 locking="best-effort",
                 alignment_threshold=1,
                 alignment_interval=_ALIGNMENT,
@@ -72,6 +75,8 @@ class TraceWriter:
         self._types: dict[str, Any] = {}
         self._bytes = 0
         self._last_flush = 0.0
+        self._raw = self._file.id.get_vfd_handle()
+        self._h5.h5f.flush(self._file.id)
         self.flush()
 
     def _prepare(self) -> None:
@@ -156,6 +161,7 @@ class TraceWriter:
     def flush(self) -> None:
         """Bring everything so far to the file; a kill after this loses none of it."""
         try:
+            self._commit()  # the arrays first, then the rows that name them
             for name, rows in self._rows.items():
                 if rows:
                     table = self._tables[name]
@@ -163,11 +169,22 @@ class TraceWriter:
                     table.resize(start + len(rows), axis=0)
                     table[start:] = np.array(rows, table.dtype)
                     rows.clear()
-            self._h5.h5f.flush(self._file.id)
+            self._commit()
         except OSError as error:
             raise self._failed(error) from None
         self._bytes = 0
         self._last_flush = time.monotonic()
+
+    def _commit(self) -> None:
+        """A flush that may be killed half-way: what was in the file before it stays readable.
+
+        HDF5 writes the end-of-file address last, and a reader refuses every block beyond it; so it is moved first.
+        """
+        end = self._file.id.get_filesize()
+        if end > os.fstat(self._raw).st_size:
+            os.ftruncate(self._raw, end)
+        os.pwrite(self._raw, end.to_bytes(8, "little"), _END_OF_FILE)
+        self._h5.h5f.flush(self._file.id)
 
     def close(self, complete: bool, death: str = "") -> None:
         """Finish the file; `death` says in one line how an incomplete run ended. A second call does nothing."""

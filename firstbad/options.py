@@ -1,0 +1,77 @@
+"""Options that several verbs share: the model and its input, the candidate, what is captured, where it goes."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from pathlib import Path
+
+from firstbad.errors import UsageError
+from firstbad.run import CaptureOptions, ModelSpec
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("model and input")
+    group.add_argument(
+        "--model",
+        default="whisper",
+        metavar="MODEL",
+        help="whisper (tiny.en), whisper:base, openai/whisper-small, a folder, or your own FILE.py (default: whisper)",
+    )
+    group.add_argument("--audio", type=Path, metavar="FILE", help="a recording: wav, flac, mp3, ogg")
+    group.add_argument("--random-weights", type=int, metavar="SEED", help="random weights instead of a checkpoint")
+    group.add_argument("--size", choices=("tiny", "micro"), default="", help="size of a model with random weights")
+    group.add_argument(
+        "--audio-context", type=_positive, metavar="N", help="encoder positions, 50 a second of sound (default: 1500)"
+    )
+
+
+def add_capture(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("capture")
+    group.add_argument("--max-tokens", type=_positive, metavar="N", help="new tokens at most")
+    group.add_argument("--steps", metavar="LIST", default="", help="only these steps: encode,prefill,decode.0,decode")
+    group.add_argument("--threads", type=_positive, metavar="N", help="threads of the candidate (default: all cores)")
+    group.add_argument("--timeout", type=float, metavar="SECONDS", help="a candidate silent for so long is stopped")
+    group.add_argument("--cflags", default="", metavar="FLAGS", help="further compiler flags for the built-in C engine")
+
+
+def add_candidate(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--candidate",
+        default="c",
+        metavar="KIND[:ARGUMENT]",
+        help="c[:PLAN.json] the built-in C engine, or another adapter of probes/ (default: c)",
+    )
+
+
+def add_output(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-o", "--output", type=Path, default=Path("firstbad-out"), metavar="DIR", help="output folder")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
+
+
+def spec(args: argparse.Namespace) -> ModelSpec:
+    if args.audio is None and args.random_weights is None:
+        raise UsageError("no input: give a recording with --audio FILE")
+    return ModelSpec(args.model, args.audio, args.random_weights, args.audio_context, args.size)
+
+
+def capture_options(args: argparse.Namespace) -> CaptureOptions:
+    steps = tuple(s for s in args.steps.split(",") if s)
+    flags = tuple(shlex.split(args.cflags))
+    return CaptureOptions(args.max_tokens, args.threads, args.timeout, steps, flags)
+
+
+def command_line() -> str:
+    """The command that was typed, to be typed again."""
+    return shlex.join(["firstbad", *sys.argv[1:]])
+
+
+def _positive(text: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"`{text}` is not a whole number of at least 1")
+    return number

@@ -1,0 +1,206 @@
+"""One session: prepare the input, run the candidate and then the reference on its tokens, compare, write the folder.
+
+The order matters: the candidate's own tokens drive the reference, so that every step has the same history on both
+sides. Leaves out arguments (verbs/) and text (reports/).
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from firstbad.comparison import Comparison, compare
+from firstbad.errors import UsageError
+from firstbad.result import save
+from firstbad.rooms import load, names
+from firstbad.run import CaptureOptions, ModelSpec, Prepared, RunOutput
+from firstbad.trace import Trace, TraceWriter, mark_default, open_trace
+
+Tell = Callable[[str], None]
+
+
+def silent(_: str) -> None:
+    """Progress that nobody sees."""
+
+
+def room_of(model: str) -> ModuleType:
+    """The model room for `--model`: a room's name before a colon, a user's file, or what a name or folder says."""
+    head = model.partition(":")[0]
+    if head.endswith(".py"):
+        return load("reference", head)
+    if head in names("reference"):
+        return load("reference", head)
+    folder = Path(model)
+    if folder.is_dir():
+        return load("reference", _family_of(folder))
+    if "whisper" in model.lower():
+        return load("reference", "whisper")
+    return load("reference", head)
+
+
+def _family_of(folder: Path) -> str:
+    """The family of a model folder: what its config.json says; a CTranslate2 folder is Whisper's so far."""
+    try:
+        config = json.loads((folder / "config.json").read_text("utf-8"))
+    except (OSError, ValueError):
+        config = {}
+    family = config.get("model_type") or ("whisper" if (folder / "model.bin").is_file() else "")
+    if not family:
+        raise UsageError(f"`{folder}` holds no model: a folder with config.json and weights is meant")
+    return str(family)
+
+
+def prepare(spec: ModelSpec) -> tuple[ModuleType, Prepared]:
+    """The model room and what both engines are given."""
+    room = room_of(spec.model)
+    return room, room.prepare(spec)
+
+
+def meta_of(prepared: Prepared) -> dict[str, Any]:
+    """What a trace says about how it was made; enough to load the weights again."""
+    spec = {k: str(v) if isinstance(v, Path) else v for k, v in asdict(prepared.spec).items()}
+    return {
+        "family": prepared.family,
+        "model": prepared.model,
+        "source": prepared.source,
+        "config": dict(prepared.config),
+        "prompt": list(prepared.prompt),
+        "notes": list(prepared.notes),
+        "spec": spec,
+    }
+
+
+def capture_reference(
+    room: ModuleType, prepared: Prepared, path: Path, options: CaptureOptions, tokens: tuple[int, ...] | None = None
+) -> RunOutput:
+    """Runs and records the reference into `path`; `tokens` are the candidate's choices, None: its own."""
+    with TraceWriter(path, role="reference", engine="torch", meta=meta_of(prepared)) as writer:
+        output: RunOutput = room.capture(prepared, writer, tokens=tokens, options=options)
+        writer.outputs({"tokens": list(output.tokens), "text": output.text})
+        writer.close(complete=output.complete)
+    return output
+
+
+def capture_candidate(candidate: str, prepared: Prepared, path: Path, options: CaptureOptions) -> RunOutput:
+    """Runs the candidate `KIND[:ARGUMENT]` under its probe into `path`."""
+    kind, _, argument = candidate.partition(":")
+    output: RunOutput = load("probes", kind).capture(argument, prepared, path, options)
+    return output
+
+
+def diff(
+    spec: ModelSpec,
+    candidate: str,
+    folder: Path,
+    options: CaptureOptions,
+    *,
+    budget: float,
+    command: str = "",
+    started: float | None = None,
+    tell: Tell = silent,
+) -> Comparison:
+    """Runs both engines and compares them; everything lands in `folder`.
+
+    `started`: time.monotonic() at the start of the process, so that imports are counted.
+    """
+    output_folder(folder)
+    tell("loading")
+    at = time.monotonic()
+    room, prepared = prepare(spec)
+    timings = {"import and load": time.monotonic() - (started or at)}
+    at = time.monotonic()
+    tell("candidate")
+    answer = capture_candidate(candidate, prepared, folder / "candidate.h5", options)
+    timings["candidate"] = time.monotonic() - at
+    at = time.monotonic()
+    tell("reference")
+    own = capture_reference(room, prepared, folder / "reference.h5", options, answer.tokens)
+    timings["reference"] = time.monotonic() - at
+    for side, run in (("candidate", answer), ("reference", own)):
+        if "write" in run.seconds:
+            timings[f"writing {side}.h5"] = run.seconds["write"]
+    with open_trace(folder / "reference.h5") as reference, open_trace(folder / "candidate.h5") as other:
+        comparison = compare(
+            reference,
+            other,
+            room.executor(prepared),
+            budget=budget,
+            command=command,
+            notes=prepared.notes,
+            timings=timings,
+            progress=tell,
+        )
+    finish(comparison, folder)
+    return comparison
+
+
+def compare_files(
+    reference: Path, candidate: Path, folder: Path | None, *, budget: float, command: str = "", tell: Tell = silent
+) -> Comparison:
+    """Compares two traces on disk; the weights are found again from what the reference's trace says."""
+    with open_trace(reference) as ours, open_trace(candidate) as theirs:
+        for trace, role in ((ours, "reference"), (theirs, "candidate")):
+            if trace.role != role:
+                raise UsageError(
+                    f"`{trace.path}` is a trace of a {trace.role}: give the reference first, then the candidate"
+                )
+        room, prepared = prepare(spec_of(ours))
+        comparison = compare(
+            ours,
+            theirs,
+            room.executor(prepared),
+            budget=budget,
+            command=command,
+            notes=ours.meta.get("notes", ()),
+            progress=tell,
+        )
+    if folder is not None:
+        output_folder(folder)
+        finish(comparison, folder)
+    return comparison
+
+
+def spec_of(trace: Trace) -> ModelSpec:
+    """The model of a trace, without its input: enough to replay."""
+    recorded = trace.meta.get("spec")
+    if not isinstance(recorded, dict) or "model" not in recorded:
+        raise UsageError(f"`{trace.path}` does not say which model it is of: capture it again with `firstbad capture`")
+    known = {k: recorded[k] for k in ("model", "random_weights", "audio_context", "size") if k in recorded}
+    return ModelSpec(**known)
+
+
+def finish(comparison: Comparison, folder: Path) -> None:
+    """Writes result.json, and makes HDF5 viewers open the traces on the first bad value."""
+    save(comparison.result, folder / "result.json")
+    first = comparison.result.first_bad
+    if first is not None:
+        for path in comparison.result.files.values():
+            if Path(path).parent == folder:
+                mark_default(path, first.step, first.value)
+
+
+def output_folder(folder: Path) -> Path:
+    """Makes the folder; refuses a file in its place and too little space for a capture."""
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"`{folder}` is a file: give a folder with -o")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise UsageError(f"cannot make the folder `{folder}`: {(e.strerror or str(e)).lower()}") from e
+    return folder
+
+
+def check_space(folder: Path, needed: int) -> None:
+    """Refuses a capture that will not fit; `needed` in bytes."""
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise UsageError(
+            f"`{folder}` has {free / 1e9:.1f} GB free and the traces need about {needed / 1e9:.1f} GB: "
+            "use another folder with -o, or fewer steps with --steps or --max-tokens"
+        )

@@ -1,0 +1,179 @@
+"""The answer in a terminal: both outputs, a verdict line that stands alone, its evidence, coverage, what to do next.
+
+Rendered from the Result alone. Off a terminal every line is whole and there are no colours.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from firstbad.result import FaultResult, Result
+from firstbad.statement import number, times
+from firstbad.theme import PLAIN, Theme
+
+_LISTED = 8
+_LABEL = 11
+
+
+def render(result: Result, theme: Theme = PLAIN) -> str:
+    """The whole text, without a closing newline."""
+    return "\n".join(_lines(result, theme))
+
+
+def _lines(result: Result, theme: Theme) -> Iterator[str]:
+    yield from _outputs(result, theme)
+    yield ""
+    yield _verdict(result, theme)
+    for fault in result.faults[:1]:
+        yield from _evidence(fault, theme)
+    for fault in result.faults[1:_LISTED]:
+        yield _line("also", f"{_headline(fault, theme)}; {fault.cause.statement}", theme)
+    if len(result.faults) > _LISTED:
+        yield _line("also", f"{len(result.faults) - _LISTED} more faults: see faults[] in result.json", theme)
+    yield from _damage(result, theme)
+    if not result.faults:
+        yield from _margin(result, theme)
+    yield ""
+    yield from _coverage(result, theme)
+    for note in result.notes:
+        yield _line("note", note, theme)
+    if result.timings:
+        spent = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in result.timings.items())
+        yield _line("time", spent, theme)
+    yield _line("files", ", ".join(result.files.values()), theme)
+    if result.command:
+        yield _line("again", result.command, theme)
+    yield _line("next", _next(result), theme)
+
+
+def _line(label: str, text: str, theme: Theme) -> str:
+    return f"{theme.dim(label.ljust(_LABEL))}{text}"
+
+
+def _outputs(result: Result, theme: Theme) -> Iterator[str]:
+    outputs = result.outputs
+    yield _line("reference", f"“{outputs['reference']['text']}”", theme)
+    yield _line("candidate", f"“{outputs['candidate']['text']}”", theme)
+    count = len(outputs["candidate"]["tokens"])
+    first = outputs["first_differing_token"]
+    if result.death:
+        yield _line("tokens", f"{count} until the candidate ended", theme)
+    elif first < 0:
+        yield _line("tokens", f"{count}, all equal", theme)
+    else:
+        ours, theirs = outputs["reference"]["tokens"], outputs["candidate"]["tokens"]
+        pair = [str(t[first]) if first < len(t) else "none" for t in (ours, theirs)]
+        yield _line("tokens", f"token {first} differs: reference {pair[0]}, candidate {pair[1]}", theme)
+
+
+def _verdict(result: Result, theme: Theme) -> str:
+    if result.first_bad is not None:
+        line = f"{theme.bad('✗ diverged')}  first bad: {_headline(result.first_bad, theme)}"
+        return f"{line}; then the candidate {result.death}" if result.death else line
+    if result.verdict == "incomplete":
+        reason = result.death or "nothing could be compared"
+        return f"{theme.warn('? incomplete')}  no fault in what was compared; the candidate {reason}"
+    if result.verdict == "diverged":
+        return f"{theme.bad('✗ diverged')}  the tokens differ although every value is right given its own inputs"
+    compared = sum(result.coverage.compared.values())
+    return f"{theme.good('✓ match')}  all {compared} values are right given their own inputs"
+
+
+def _headline(fault: FaultResult, theme: Theme) -> str:
+    """The line that stands alone: value, op, source line, local error, times the noise floor."""
+    source = f", {fault.source}" if fault.source.file else ""
+    where = f" in {fault.where}" if fault.where else ""
+    return (
+        f"{theme.name(fault.value)} ({fault.step}), op {fault.op}{source}: "
+        f"local error {number(fault.local_error)}{where}, {theme.number(times(fault.times_noise))}"
+    )
+
+
+def _evidence(fault: FaultResult, theme: Theme) -> Iterator[str]:
+    cause = f"{theme.bad(fault.cause.kind)}: {fault.cause.statement}"
+    yield _line("cause", cause, theme)
+    if fault.cause.reproduces_to is not None:
+        left = number(fault.cause.reproduces_to)
+        floor = number(fault.noise_floor)
+        yield _line(
+            "proof", f"replayed with that edit, the candidate's values come out to {left} (noise {floor})", theme
+        )
+    for place in ("input_place", "read_place"):
+        where = fault.cause.detail.get(place)
+        if where and where.get("address"):
+            name = f"{where['name']} ({where['step']})"
+            yield _line("buffer", f"{name} at {where['address']:#x}, {where['bytes']:,} bytes", theme)
+    for one in fault.inputs:
+        mark = theme.good("✓ right") if one.ok else theme.warn("✗ already off")
+        yield _line("input", f"{mark}  {one.name} ({one.step}), cumulative error {number(one.cumulative_error)}", theme)
+    if fault.worst is not None:
+        w = fault.worst
+        yield _line(
+            "worst",
+            f"element {list(w.index)}: candidate {w.candidate:.9g}, expected {w.expected:.9g} "
+            f"({w.ulp:,.0f} ulp), reference {w.reference:.9g}",
+            theme,
+        )
+    steps = [s.step for s in fault.sites]
+    shown = ", ".join(steps) if len(steps) <= 3 else f"{steps[0]}, {steps[1]} ... {steps[-1]}"
+    yield _line("sites", f"{len(steps)}: {shown}", theme)
+
+
+def _damage(result: Result, theme: Theme) -> Iterator[str]:
+    if result.faults:
+        yield _line("damage", f"{len(result.damage)} values are off only because of it", theme)
+
+
+def _margin(result: Result, theme: Theme) -> Iterator[str]:
+    """How close a matching run came: the value with the least room."""
+    values = result.values
+    finite = [(x, i) for i, x in enumerate(values["times_noise"]) if math.isfinite(x)]
+    if finite:
+        x, i = max(finite)
+        yield _line(
+            "margin",
+            f"the weakest value, {values['name'][i]} ({values['step'][i]}), is at {x:.2f} of 3 noise floors",
+            theme,
+        )
+
+
+def _coverage(result: Result, theme: Theme) -> Iterator[str]:
+    c = result.coverage
+    groups = ", ".join(f"{group} {n}" for group, n in c.compared.items()) or "none"
+    yield _line("compared", f"{sum(c.compared.values())} values: {groups}", theme)
+    inputs = f"{c.inputs_equal} inputs equal"
+    if c.inputs_differ:
+        inputs += f", {theme.bad(f'{len(c.inputs_differ)} differ')}: {', '.join('/'.join(k) for k in c.inputs_differ)}"
+    weights = f"{c.weights_compared} weights equal" if not c.weights_differ else _differ(c.weights_differ, theme)
+    edges = f"{c.edges_checked} reads checked" + (f", {c.edges_changed} changed" if c.edges_changed else "")
+    yield _line("", f"{inputs}; {weights}; {edges}", theme)
+    yield from _left_out("candidate", c.only_candidate, c.candidate_values, theme)
+    yield from _left_out("reference", c.only_reference, c.reference_values, theme)
+
+
+def _differ(names: Sequence[str], theme: Theme) -> str:
+    shown = ", ".join(names[:3]) + (" ..." if len(names) > 3 else "")
+    return theme.bad(f"{len(names)} weights differ: {shown}")
+
+
+def _left_out(side: str, alone: Sequence[tuple[str, str, str]], total: int, theme: Theme) -> Iterator[str]:
+    if not alone:
+        yield _line("not", f"of the {side}'s {total} values none was left out", theme)
+        return
+    reasons = Counter(reason.partition(":")[0] for _, _, reason in alone)
+    why = ", ".join(f"{n} {reason}" for reason, n in reasons.most_common())
+    yield _line("not", f"{len(alone)} of the {side}'s {total} values: {why}", theme)
+    if side == "candidate":
+        for step, name, reason in alone[:_LISTED]:
+            yield _line("", f"{name} ({step}): {reason}", theme)
+        if len(alone) > _LISTED:
+            yield _line("", f"{len(alone) - _LISTED} more: coverage.only_candidate in result.json", theme)
+
+
+def _next(result: Result) -> str:
+    first = result.first_bad
+    if first is not None:
+        return f"firstbad show {result.files['candidate']} {first.value} --step {first.step}"
+    return f"firstbad show {result.files['candidate']}"
