@@ -1,0 +1,70 @@
+"""Limits: what passes, what fails, and that a NaN fails."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from firstbad.judge import judge
+from firstbad.noise import Excess, Pool, Sequential, excesses, floor, pools
+
+U = 2.0**-24
+
+
+def sums_of(error_in_u: float, shape: tuple[int, ...] = (16, 64), seed: int = 0):  # type: ignore[no-untyped-def]
+    rng = np.random.default_rng(seed)
+    y = rng.standard_normal(shape)
+    s = np.abs(y).astype(np.float32) + 1
+    e = U * s * rng.standard_normal(shape)
+    t = (y + e * 0.5).astype(np.float32)
+    return judge((y + error_in_u * e).astype(np.float32), y, t, s, u=U)
+
+
+def failed(sums, pool: Pool | None = None, sequential: Sequential | None = None) -> list[str]:  # type: ignore[no-untyped-def]
+    limits = floor(sums, pool or Pool(), sequential)
+    return [e.test for e in excesses(sums, limits, exact=False) if e.bad]
+
+
+def test_twice_the_twins_error_passes_and_ten_times_fails() -> None:
+    assert failed(sums_of(1.0)) == []
+    assert "whole" in failed(sums_of(5.0))
+
+
+def test_a_sequential_sum_may_be_worse_than_the_twin() -> None:
+    sums = sums_of(5.0)
+    assert failed(sums, sequential=Sequential(4.0, 12.0, 5.0)) == []
+
+
+def test_the_twin_can_be_exact_by_luck() -> None:
+    """One row whose twin error happens to be 0 must not make an honest rounding a fault."""
+    sums = sums_of(1.0, (1, 4))
+    lucky = type(sums)(**{**sums.__dict__, "twin": 0.0, "element_twin": 0.0})
+    assert failed(lucky, Pool(whole=0.5, rows=0.5, columns=0.5, element=1.5)) == []
+
+
+def test_pools_are_by_kind() -> None:
+    one, two = sums_of(1.0), sums_of(1.0, seed=1)
+    pooled = pools([("aten.linear", one), ("aten.linear", two), ("aten.add", one)])
+    assert set(pooled) == {"aten.linear", "aten.add"}
+    assert pooled["aten.linear"].whole == math.sqrt((one.twin**2 + two.twin**2) / 2)
+
+
+def test_nan_fails() -> None:
+    assert Excess("whole", math.nan, 1.0).bad
+    assert Excess("whole", 0.5, 1.0).bad is False
+    assert Excess("exact", 0.0, 0.0).ratio == 0.0
+    assert Excess("exact", 1.0, 0.0).ratio == math.inf
+
+
+def test_one_bad_element_in_a_large_value_fails() -> None:
+    rng = np.random.default_rng(3)
+    y = rng.standard_normal((200, 300))
+    s = np.abs(y).astype(np.float32) + 1
+    e = U * s * rng.standard_normal(y.shape)
+    c = (y + e).astype(np.float32)
+    c[120, 7] += 60 * U * s[120, 7]
+    sums = judge(c, y, (y + 0.5 * e).astype(np.float32), s, u=U)
+    assert sums.element_index == 120 * 300 + 7
+    assert "element" in failed(sums)
+    assert "whole" not in failed(sums)
