@@ -47,7 +47,7 @@ class Store:
             if not self.path.is_file():
                 raise CompareError(f"no trace `{self.path}`: give the path of a .h5 file that `firstbad capture` wrote")
             try:
-                self._file = h5py.File(self.path, "r", locking=False)
+                self._file = h5py.File(self.path, "r")
             except Exception as error:  # h5py raises OSError, RuntimeError, ValueError as the bytes may have it
                 raise CompareError(f"cannot open the trace `{self.path}`: {_why(error, self.path)}") from None
         return self._file

@@ -82,6 +82,11 @@ class Trace:
             raise CompareError(f"what the slot `{read.slot}` read is not stored in `{self.path}` and is no known value")
         return self.array(self.graph.values[read.value])
 
+    @property
+    def hdf5(self) -> Any:
+        """The h5py file itself, for whoever wants more than the records."""
+        return self._store.file
+
     def close(self) -> None:
         """Let go of the HDF5 file, so that this process may write to it; arrays stay valid, a later look reopens it."""
         self._store.close()
@@ -118,7 +123,10 @@ def open_trace(path: Path | str) -> Trace:
         )
     complete = bool(attrs.get("complete", False))
     rows = {name: _rows(store, name, complete) for name in tables.TABLES}
-    graph = _graph(path, rows, complete)
+    try:
+        graph = _graph(rows, complete)
+    except CompareError as error:
+        raise CompareError(f"in the trace `{path}`: {error}") from None
     return Trace(
         path,
         str(attrs.get("role", "")),
@@ -234,54 +242,52 @@ def _column(store: Store, table: str, column: str, kind: str, data: np.ndarray) 
     return cells
 
 
-def _graph(path: Path, rows: Mapping[str, list[dict[str, Any]]], complete: bool) -> Graph:
+def _graph(rows: Mapping[str, list[dict[str, Any]]], complete: bool) -> Graph:
     """Records of the rows, checked against each other; what the cut of a killed run left dangling is dropped."""
     values = [tables.to_value(row) for row in rows["values"]]
     n_values, n_ops = len(values), len(rows["ops"])
     reads: dict[int, list[Read]] = {}
     for row in rows["reads"]:
         read = tables.to_read(row)
-        _in_range(path, "a read", "value", read.value, n_values, complete)
-        _in_range(path, "a read", "op", row["op"], n_ops, complete)
+        _in_range("a read", "value", read.value, n_values, complete)
+        _in_range("a read", "op", row["op"], n_ops, complete)
         reads.setdefault(row["op"], []).append(read if read.value < n_values else replace(read, value=-1))
     ops = [tables.to_op(row, reads.get(row["id"], ())) for row in rows["ops"]]
     for i, value in enumerate(values):
         where = f"value {i} `{value.name}`"
         if value.id != i:
-            raise CompareError(f"{where} of `{path}` has id {value.id}: ids must count the rows, write the trace again")
-        _in_range(path, where, "op", value.op, n_ops, complete)
-        _in_range(path, where, "same_as", value.same_as, n_values, complete=True)
+            raise CompareError(f"{where} has id {value.id}: ids must count the rows, write the trace again")
+        _in_range(where, "op", value.op, n_ops, complete)
+        _in_range(where, "same_as", value.same_as, n_values, complete=True)
         if value.op >= n_ops:
             values[i] = replace(value, op=-1)
-    _no_circles(path, values)
-    return Graph(tuple(values), tuple(_checked_ops(path, ops, n_values, complete)))
+    _no_circles(values)
+    return Graph(tuple(values), tuple(_checked_ops(ops, n_values, complete)))
 
 
-def _checked_ops(path: Path, ops: list[Op], n_values: int, complete: bool) -> Iterator[Op]:
+def _checked_ops(ops: list[Op], n_values: int, complete: bool) -> Iterator[Op]:
     for i, op in enumerate(ops):
         where = f"op {i} `{op.name}`"
         if op.id != i:
-            raise CompareError(f"{where} of `{path}` has id {op.id}: ids must count the rows, write the trace again")
+            raise CompareError(f"{where} has id {op.id}: ids must count the rows, write the trace again")
         for write in op.writes:
-            _in_range(path, where, "write", write, n_values, complete)
+            _in_range(where, "write", write, n_values, complete)
         known = tuple(write for write in op.writes if 0 <= write < n_values)
         yield op if known == op.writes else replace(op, writes=known)
 
 
-def _in_range(path: Path, who: str, column: str, number: int, limit: int, complete: bool) -> None:
+def _in_range(who: str, column: str, number: int, limit: int, complete: bool) -> None:
     """-1 (none) or the number of a row; beyond the rows only where a kill cut the tables short."""
     if number < -1 or (number >= limit and complete):
-        raise CompareError(
-            f"{who} of `{path}` names {column} {number}, there are {limit}: the file is damaged, capture again"
-        )
+        raise CompareError(f"{who} names {column} {number}, there are {limit}: the file is damaged, capture again")
 
 
-def _no_circles(path: Path, values: list[Value]) -> None:
+def _no_circles(values: list[Value]) -> None:
     """`same_as` must lead to an end: it may only point backwards."""
     for value in values:
         if value.same_as >= value.id:
             raise CompareError(
-                f"value {value.id} `{value.name}` of `{path}` is the same as value {value.same_as}, which comes later: "
+                f"value {value.id} `{value.name}` is the same as value {value.same_as}, which comes later: "
                 "same_as must point backwards"
             )
 

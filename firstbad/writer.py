@@ -50,12 +50,13 @@ class TraceWriter:
         self._closed = False
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.unlink(missing_ok=True)  # whoever has the old file mapped keeps it
             self._file = h5py.File(
                 self.path,
-                "w",
+                "x",
                 track_order=True,
                 libver=("earliest", "v114"),
-                locking="best-effort",
+                locking=False,  # so that the trace of a running engine can be looked at
                 alignment_threshold=1,
                 alignment_interval=_ALIGNMENT,
             )
@@ -77,6 +78,8 @@ class TraceWriter:
         self._last_flush = 0.0
         self._raw = self._file.id.get_vfd_handle()
         self._h5.h5f.flush(self._file.id)
+        with self.path.open("rb") as file:
+            self._movable = file.read(9)[8] == 0  # later superblocks carry a checksum
         self.flush()
 
     def _prepare(self) -> None:
@@ -183,7 +186,8 @@ class TraceWriter:
         end = self._file.id.get_filesize()
         if end > os.fstat(self._raw).st_size:
             os.ftruncate(self._raw, end)
-        os.pwrite(self._raw, end.to_bytes(8, "little"), _END_OF_FILE)
+        if self._movable:
+            os.pwrite(self._raw, end.to_bytes(8, "little"), _END_OF_FILE)
         self._h5.h5f.flush(self._file.id)
 
     def close(self, complete: bool, death: str = "") -> None:
