@@ -60,7 +60,7 @@ def functional(op: OpOverload) -> tuple[OpOverload, bool]:
 
 
 def overloads(packet: OpOverloadPacket) -> list[str]:
-    return list(packet.overloads())  # type: ignore[no-untyped-call]
+    return list(packet.overloads())
 
 
 def encode(

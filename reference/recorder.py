@@ -70,9 +70,9 @@ class _Call:
     start: int
 
 
-class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # PyTorch's own hook
+class Recorder(TorchDispatchMode):
     def __init__(self, model: nn.Module, sink: Sink, stored: Callable[[str], bool] = lambda _step: True) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()  # type: ignore[no-untyped-call]  # PyTorch has no types here
         self.sink = sink
         self.stored = stored
         self.values: list[Value] = []
@@ -87,11 +87,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # PyTorch's
 
     def __enter__(self) -> Recorder:
         self._path.open()
-        super().__enter__()  # type: ignore[no-untyped-call]
+        super().__enter__()  # type: ignore[no-untyped-call]  # PyTorch has no types here
         return self
 
     def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        super().__exit__(*error)  # type: ignore[no-untyped-call]  # PyTorch has no types here
         self._path.close()
 
     # What the model room says.

@@ -59,7 +59,7 @@ class Root:
 
 
 def _pin(handle: torch.UntypedStorage) -> StorageWeakRef:
-    return StorageWeakRef(handle)  # type: ignore[no-untyped-call]
+    return StorageWeakRef(handle)
 
 
 @dataclass
@@ -128,7 +128,7 @@ class Memory:
         return root
 
     def forget_dead(self) -> None:
-        self._storages = {key: s for key, s in self._storages.items() if not s.pin.expired()}  # type: ignore[no-untyped-call]
+        self._storages = {key: s for key, s in self._storages.items() if not s.pin.expired()}
 
     def _of(self, t: torch.Tensor) -> _Storage | None:
         return self._storages.get(t.untyped_storage()._cdata)
