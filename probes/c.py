@@ -1,0 +1,116 @@
+"""The built-in C engine as a candidate: `c` plans the model anew, `c:PLAN.json` runs a plan from a file.
+
+Compiles the engine on first use, hands it plan, weights and features as files that are gone afterwards, and records
+it into the trace while it runs. Leaves out audio and text: they are the model room's.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from firstbad.errors import UsageError
+from firstbad.run import CaptureOptions, Prepared, RunOutput
+from firstbad.session import meta_of
+from firstbad.toolchain import build
+from firstbad.trace import TraceWriter
+
+from .plan import Plan
+from .plan_check import load
+from .planner import plan
+from .process import record
+from .program import lower, write_weights
+from .stream import Replace
+
+FLAGS = ("-std=gnu11", "-O3", "-march=native", "-ffp-contract=fast", "-pthread")
+"""Before the user's own. Contraction is on so that a fused multiply-add is used where the processor has one."""
+
+_HERE = Path(__file__).parent
+
+
+def engine(cflags: Sequence[str] = ()) -> Path:
+    """The engine's program, built where it is not in the cache; later flags win."""
+    sources = sorted((_HERE / "engine").glob("*.c"))
+    return build(sources, flags=(*FLAGS, *cflags), program=True, include=(_HERE / "include",))
+
+
+def plan_for(argument: str, prepared: Prepared) -> Plan:
+    """The plan in the file `argument`, or one made for the model and its input."""
+    M, frames = prepared.inputs["input_features"].shape[1:]
+    if not argument:
+        return plan(prepared.config, frames // 2)
+    chosen = load(Path(argument))
+    step = chosen.steps["encode"]
+    wanted = step.tensors[step.input].shape
+    if wanted != (1, M, frames):
+        raise UsageError(
+            f"the plan `{argument}` is for features {list(wanted)}, this input has {[1, M, frames]}: choose "
+            "--audio-context to fit, or plan it anew"
+        )
+    return chosen
+
+
+def capture(
+    argument: str,
+    prepared: Prepared,
+    trace_path: Path,
+    options: CaptureOptions,
+    *,
+    stop: Sequence[str] = (),
+    replace: Replace | None = None,
+    replaced: Sequence[str] = ("*",),
+    poison: bool = False,
+) -> RunOutput:
+    """Runs the engine and records it. `replace` may put another value in the place of each that `replaced` names;
+    `stop` ends the run after the first value that it names; `poison` fills every buffer with NaN first."""
+    if "input_features" not in prepared.inputs:
+        raise UsageError(f"the built-in C engine runs Whisper models, not {prepared.family}: choose another candidate")
+    chosen = plan_for(argument, prepared)
+    program = engine(options.cflags)
+    threads = options.threads or len(os.sched_getaffinity(0))
+    meta = {
+        **meta_of(prepared),
+        "plan": argument or "made for this model",
+        "threads": threads,
+        "cflags": [*FLAGS, *options.cflags],
+    }
+    trace_path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".engine-", dir=trace_path.parent) as scratch:
+        folder = Path(scratch)
+        started = time.monotonic()
+        files = [folder / name for name in ("program", "weights", "features")]
+        files[0].write_text(lower(chosen, prepared, max_tokens=options.max_tokens, poison=poison), "utf-8")
+        write_weights(chosen, prepared.weights, files[1])
+        np.ascontiguousarray(prepared.inputs["input_features"], np.float32).tofile(files[2])
+        handed = time.monotonic() - started
+        with TraceWriter(trace_path, role="candidate", engine="c", meta=meta) as writer:
+            ended = record(
+                [program, *files, str(threads)],
+                writer,
+                folder,
+                timeout=options.timeout,
+                want=wanted_of(options),
+                stop=stop,
+                replace=replace,
+                replaced=replaced,
+                source=_HERE,
+            )
+            recording = ended.recording
+            tokens = tuple(recording.tokens)
+            text = prepared.text(tokens)
+            writer.outputs({**recording.outputs(), "text": text})
+            writer.close(complete=not ended.death, death=ended.death)
+    seconds = {"run": ended.seconds, "hand over": handed}
+    return RunOutput(tokens, text, not ended.death, ended.death, seconds)
+
+
+def wanted_of(options: CaptureOptions) -> list[str] | None:
+    """Patterns of the values whose content is stored; None: all."""
+    if not options.steps:
+        return None
+    return [pattern for step in options.steps for pattern in (f"{step}/*", f"{step}.*/*")]

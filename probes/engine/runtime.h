@@ -1,0 +1,46 @@
+/* Executes a program's call lists: the one place where an op meets its memory, its kernel and the probe. */
+#ifndef RUNTIME_H
+#define RUNTIME_H
+
+#include "program.h"
+
+typedef struct {
+    char *at;
+    int dtype, rank;
+    int64_t dims[MAX_RANK], strides[MAX_RANK]; /* strides in bytes */
+    int64_t count;
+} View;
+
+typedef struct {
+    const Program *program;
+    char **buffers;
+    const float *weights; /* the mapped file */
+    int64_t weights_bytes;
+    int64_t t, n, first; /* tokens of this step, positions with them, position of the first of them */
+} Runtime;
+
+/* what a kernel's adapter is given */
+typedef struct {
+    const Runtime *runtime;
+    const Op *op;
+    View in[MAX_PORTS], weight[2], out; /* a weight that the op lacks: at == NULL */
+} Call;
+
+typedef struct {
+    const char *kind;
+    void (*run)(const Call *call);
+    const char *file;
+    int line;
+} KernelEntry;
+
+Runtime start_runtime(Program *program, const char *weights_path);
+void stop_runtime(Runtime *runtime);
+View view_of(const Runtime *runtime, const Tensor *tensor);
+void run_step(Runtime *runtime, const Step *step, const char *name);
+
+/* calls.c */
+int find_kernel(const char *kind); /* -1: none */
+KernelEntry kernel_entry(int index);
+double attr(const Call *call, const char *key, double otherwise);
+
+#endif

@@ -1,0 +1,127 @@
+"""A plan in the form that the C engine reads: flat text, each name joined with its buffer and offset.
+
+Written for one run: prompt, end token and suppressed ids are in it. See engine/program.h for the words. Leaves out
+the weights themselves, which are laid end to end in a file of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from firstbad.errors import UsageError
+from firstbad.run import Prepared
+
+from .kinds import kind_of
+from .plan import STEPS, Plan, PlanOp, Step, Tensor
+from .plan_check import read_shape, row_bytes
+
+DTYPES = {"float32": 0, "int64": 6}  # of firstbad.h
+_ALIGN = 64
+
+
+def lower(plan: Plan, prepared: Prepared, *, max_tokens: int | None = None, poison: bool = False) -> str:
+    """The program for one run; `poison` fills every buffer with NaN first."""
+    room = plan.steps["prefill"].limits["t"]
+    if not 0 < len(prepared.prompt) <= room:
+        raise UsageError(f"the plan has room for a prompt of 1 to {room} tokens, this one has {len(prepared.prompt)}")
+    most = plan.positions - len(prepared.prompt) + 1
+    tokens = most if max_tokens is None else min(max_tokens, most)
+    begin = sorted({*prepared.suppress, *prepared.begin_suppress})
+    buffers = {name: i for i, name in enumerate(plan.buffers)}
+    weights = {name: i for i, name in enumerate(plan.weights)}
+    offsets, _ = weight_offsets(plan)
+    lines = [
+        "firstbad-program 1",
+        f"config {plan.heads} {plan.positions} {prepared.eos} {tokens} {int(poison)}",
+        _numbers("prompt", prepared.prompt),
+        _numbers("suppress", prepared.suppress),
+        _numbers("begin_suppress", begin),
+        _numbers("buffers", tuple(plan.buffers.values())),
+        f"weights {len(weights)}",
+        *(f"{name} {offsets[name]} {len(shape)} {_words(shape)}" for name, shape in plan.weights.items()),
+    ]
+    for name in STEPS:
+        step = plan.steps[name]
+        lines += [
+            f"step {name}",
+            _tensor("input", step.tensors[step.input], buffers),
+            _tensor("result", step.tensors[step.result], buffers),
+            str(len(step.ops)),
+            *(_op(plan, step, op, buffers, weights) for op in step.ops),
+        ]
+    return "\n".join([*lines, "end", ""])
+
+
+def weight_offsets(plan: Plan) -> tuple[Mapping[str, int], int]:
+    """Where each weight starts in the weights file, and how long the file is."""
+    offsets = {}
+    end = 0
+    for name, shape in plan.weights.items():
+        offsets[name] = end
+        end += -(-4 * int(np.prod(shape)) // _ALIGN) * _ALIGN
+    return offsets, end
+
+
+def write_weights(plan: Plan, weights: Mapping[str, np.ndarray], path: Path) -> None:
+    """The plan's weights end to end, as the engine maps them."""
+    offsets, end = weight_offsets(plan)
+    with path.open("wb") as file:
+        for name, shape in plan.weights.items():
+            array = weights.get(name)
+            if array is None:
+                raise UsageError(f"the model has no weight `{name}`, which the plan uses: plan it for this model")
+            if array.shape != shape or array.dtype != np.float32:
+                raise UsageError(
+                    f"the model's `{name}` is {array.dtype} {list(array.shape)}, the plan wants float32 {list(shape)}: "
+                    "plan it for this model"
+                )
+            file.seek(offsets[name])
+            file.write(np.ascontiguousarray(array).data)
+        file.truncate(end)
+
+
+def _op(plan: Plan, step: Step, op: PlanOp, buffers: Mapping[str, int], weights: Mapping[str, int]) -> str:
+    kind = kind_of(op.kind)
+    assert kind is not None  # the plan was checked
+    return " ".join(
+        [
+            f"op {op.kind} {op.name} {len(op.attrs)}",
+            *(f"{key} {float(value)!r}" for key, value in op.attrs.items()),
+            str(len(kind.inputs)),
+            *_inputs(plan, step, op, buffers),
+            str(len(op.weights)),
+            *(f"{port} {weights[op.weights[port]]}" for port in kind.weights if port in op.weights),
+            _tensor("y", step.tensors[op.name], buffers),
+        ]
+    )
+
+
+def _inputs(plan: Plan, step: Step, op: PlanOp, buffers: Mapping[str, int]) -> Iterator[str]:
+    """Each port's name joined with the table of tensors: this is where a wire gets its buffer."""
+    kind = kind_of(op.kind)
+    assert kind is not None  # the plan was checked
+    for port in kind.inputs:
+        tensor = plan.tensor(step.name, op.inputs[port])
+        assert tensor is not None  # the plan was checked
+        yield _tensor(port, tensor, buffers, whole_cache=port in kind.cached)
+
+
+def _tensor(port: str, tensor: Tensor, buffers: Mapping[str, int], *, whole_cache: bool = False) -> str:
+    shape = read_shape(tensor, cached=whole_cache)
+    rows = 0 if whole_cache or not tensor.rows else row_bytes(tensor)
+    order = tensor.order or tuple(range(len(shape)))
+    return (
+        f"{port} {tensor.name} {DTYPES[tensor.dtype]} {buffers[tensor.buffer]} {tensor.offset} {rows} "
+        f"{len(shape)} {_words(shape)} {_words(order)}"
+    )
+
+
+def _numbers(keyword: str, numbers: tuple[int, ...] | list[int]) -> str:
+    return _words((keyword, len(numbers), *numbers))
+
+
+def _words(items: tuple[int | str, ...]) -> str:
+    return " ".join(str(item) for item in items)
