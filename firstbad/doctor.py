@@ -22,6 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from firstbad.toolchain import cache_folder
+
 _GIB = 1 << 30
 _DISK_NEEDED = 3 * _GIB  # two traces of a 30 s window through Whisper tiny.en: 1 GB each, and as much again to build in
 _TIMEOUT = 60  # seconds for the compiler, which may sit on a network disk
@@ -61,13 +63,6 @@ def checkup(folder: Path) -> Iterator[Check]:
     yield _disk("disk", folder)
     yield _cache()
     yield _h5diff()
-
-
-def cache_folder() -> Path:
-    """Where compiled C code is kept."""
-    if own := os.environ.get("FIRSTBAD_CACHE"):
-        return Path(own)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "firstbad"
 
 
 def _python() -> Check:
