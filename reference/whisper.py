@@ -1,0 +1,178 @@
+"""Whisper: prepare its input, run transformers' model step by step under the recorder, replay its ops.
+
+Greedy decoding with the key-value cache, as the candidate does it: `encode`, `prefill` (the prompt, picks the first
+token), `decode.0` (is fed that token) and so on. The candidate's choices drive every step, so both engines have the
+same history; what the reference itself would have chosen is recorded beside it. Leaves out beam search, timestamps,
+language detection and recordings longer than 30 s.
+"""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from firstbad.errors import UsageError
+from firstbad.run import CaptureOptions, ModelSpec, Prepared, RunOutput
+
+from . import audio, weights
+from .executor import Executor
+from .recorder import Recorder, Sink
+
+
+def prepare(spec: ModelSpec) -> Prepared:
+    """The model, and the features of the recording (none without one: enough to replay)."""
+    loaded = weights.load(spec)
+    model, notes = loaded.model, []
+    if spec.audio_context is not None:
+        _shorten(model, spec.audio_context)
+        notes.append(
+            f"only the first {spec.audio_context} encoder positions ({spec.audio_context / 50:.1f} s) are used"
+        )
+    inputs = {}
+    if spec.audio is not None:
+        samples, said = audio.load(spec.audio)
+        inputs["input_features"] = _features(samples, model)
+        notes = [*said, *notes]
+    named = [*model.named_parameters(), *model.named_buffers()]
+    return Prepared(
+        family="whisper",
+        model=loaded.name,
+        source=loaded.source,
+        config=_plain(model.config.to_dict()),
+        inputs=inputs,
+        prompt=loaded.prompt,
+        eos=loaded.eos,
+        suppress=loaded.suppress,
+        begin_suppress=loaded.begin_suppress,
+        weights={name: t.detach().numpy() for name, t in named},
+        text=loaded.text,
+        notes=tuple(notes),
+        spec=spec,
+        model_object=model,
+    )
+
+
+def capture(prepared: Prepared, writer: Sink, *, tokens: Sequence[int] | None, options: CaptureOptions) -> RunOutput:
+    """Run and record; `tokens` are the candidate's choices and drive every step, None: the reference's own do."""
+    started = time.perf_counter()
+    with _threads(options.threads), torch.inference_mode():
+        recorder = Recorder(prepared.model_object, writer, _selected(options.steps))
+        chosen = _generate(prepared, recorder, tokens, _limit(prepared, options, tokens))
+        recorded = time.perf_counter() - started
+        text = prepared.text(chosen)
+        if tokens is not None and chosen[: len(tokens)] != tuple(tokens)[: len(chosen)]:
+            # its choices along the candidate's history are no transcript: make its own apart
+            text = prepared.text(_generate(prepared, None, None, _limit(prepared, options, None)))
+    seconds = {"run": recorded - recorder.write_seconds, "write": recorder.write_seconds}
+    return RunOutput(tokens=chosen, text=text, seconds=seconds)
+
+
+def executor(prepared: Prepared) -> Executor:
+    return Executor(prepared.weights)
+
+
+def _generate(
+    prepared: Prepared, recorder: Recorder | None, driven: Sequence[int] | None, limit: int
+) -> tuple[int, ...]:
+    """The choices of `limit` steps at most, each fed `driven`'s token of the step before or its own."""
+    model = prepared.model_object
+    features = prepared.inputs.get("input_features")
+    if features is None:
+        raise UsageError("no recording to run on: give one with --audio")
+    V = model.config.vocab_size
+    masks = [_mask(prepared.suppress, V), _mask((*prepared.suppress, *prepared.begin_suppress), V)]
+    chosen: list[int] = []
+    feed = [torch.tensor([list(prepared.prompt)])]
+    cache: dict[str, Any] = {}
+    with recorder or nullcontext():
+        encoded = model.model.encoder(_enter(recorder, "encode", "input_features", torch.from_numpy(features)))
+        while True:
+            step = f"decode.{len(chosen) - 1}" if chosen else "prefill"
+            ids = _enter(recorder, step, "decoder_input_ids", feed[-1])
+            out = model(encoder_outputs=(encoded[0],), decoder_input_ids=ids, use_cache=True, **cache)
+            cache = {_cache_argument(model): out["cache" if "cache" in out else "past_key_values"]}
+            with recorder.inside("generate") if recorder else nullcontext():
+                masked = out.logits[:, -1].masked_fill(masks[0 if chosen else 1], -torch.inf)
+                chosen.append(int(masked.argmax(-1)))
+            if len(chosen) >= limit or (driven is None and chosen[-1] == prepared.eos):
+                return tuple(chosen)
+            feed.append(torch.tensor([[chosen[-1] if driven is None else driven[len(chosen) - 1]]]))
+
+
+def _enter(recorder: Recorder | None, step: str, name: str, tensor: torch.Tensor) -> torch.Tensor:
+    if recorder is None:
+        return tensor
+    if recorder.step != step:
+        recorder.begin(step)
+    return recorder.input(name, tensor)
+
+
+def _mask(ids: Sequence[int], V: int) -> torch.Tensor:
+    mask = torch.zeros(V, dtype=torch.bool)
+    mask[list(ids)] = True
+    return mask
+
+
+def _cache_argument(model: nn.Module) -> str:
+    """transformers renamed `past_key_values` to `cache` in 5.24."""
+    parameters = inspect.signature(inspect.unwrap(model.forward)).parameters
+    return "cache" if "cache" in parameters else "past_key_values"
+
+
+def _limit(prepared: Prepared, options: CaptureOptions, tokens: Sequence[int] | None) -> int:
+    room = int(prepared.model_object.config.max_target_positions) - len(prepared.prompt) + 1
+    if tokens is not None:
+        bad = [t for t in tokens if not 0 <= t < prepared.model_object.config.vocab_size]
+        if bad:
+            raise UsageError(f"the candidate chose the token {bad[0]}, which the vocabulary does not have")
+        return min(room, max(1, len(tokens)))
+    return room if options.max_tokens is None else max(1, min(room, options.max_tokens))
+
+
+def _selected(steps: tuple[str, ...]) -> Any:
+    """`decode` selects every decode step."""
+    return lambda step: not steps or step in steps or step.partition(".")[0] in steps
+
+
+def _features(samples: np.ndarray, model: Any) -> np.ndarray:
+    """Log-mel features as Whisper was trained on, float32 [1, M, 2T]."""
+    from transformers import WhisperFeatureExtractor
+
+    make: Any = WhisperFeatureExtractor  # untyped
+    extractor = make(feature_size=model.config.num_mel_bins)
+    features = extractor(samples, sampling_rate=audio.RATE, return_tensors="np").input_features
+    return np.ascontiguousarray(features[:, :, : 2 * model.config.max_source_positions], np.float32)
+
+
+def _shorten(model: Any, T: int) -> None:
+    """The encoder sees only its first T positions; its position table is a view of the whole one."""
+    most = model.config.max_source_positions
+    if not 1 <= T <= most:
+        raise UsageError(f"an audio context of {T} positions is not possible: 1 to {most}")
+    encoder = model.model.encoder
+    table = encoder.embed_positions.weight[:T]
+    encoder.embed_positions = nn.Embedding(T, table.shape[1], _weight=table).requires_grad_(False)
+    model.config.max_source_positions = encoder.config.max_source_positions = encoder.max_source_positions = T
+
+
+@contextmanager
+def _threads(wanted: int | None) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(wanted or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a config is plain data."""
+    kinds = (bool, int, float, str, list, type(None))
+    return {k: v for k, v in config.items() if isinstance(v, kinds) and not k.startswith("_")}
