@@ -29,7 +29,7 @@ from torch import nn
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from firstbad.errors import CompareError
+from firstbad.errors import CompareError, UsageError
 from firstbad.graph import Kind, Op, Read, Value
 from firstbad.hashing import hash_array
 
@@ -280,6 +280,7 @@ class Recorder(TorchDispatchMode):
     ) -> Value:
         """Give the value its id, and its content to the writer where it is to be stored."""
         itemsize = t.element_size()
+        low, high = span(geometry(t))
         value = Value(
             id=len(self.values),
             step=self.step,
@@ -289,7 +290,7 @@ class Recorder(TorchDispatchMode):
             dtype=str(t.dtype).removeprefix("torch."),
             op=op,
             hash=hash,
-            extent=span(geometry(t))[1] - span(geometry(t))[0],
+            extent=high - low,
             strides=() if t.is_contiguous() else tuple(s * itemsize for s in t.stride()),
         )
         array = None
@@ -399,7 +400,7 @@ def _corner(t: torch.Tensor) -> torch.Tensor:
 def _refuse_compiled(model: nn.Module) -> None:
     for path, module in model.named_modules():
         if type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None:
-            raise CompareError(
+            raise UsageError(
                 f"module `{path or type(module).__name__}` is compiled with torch.compile, which runs eager while it "
                 "is recorded: give the plain module as the reference"
             )

@@ -51,6 +51,7 @@ class Root:
     geometry: Geometry
     value: int
     known: dict[Geometry, int] = field(default_factory=dict)
+    span: tuple[int, int] = (0, 0)
     is_dense: bool = True
 
     def overwrite(self, value: int) -> None:
@@ -85,7 +86,7 @@ class Memory:
             handle = t.untyped_storage()
             storage = self._storages[handle._cdata] = _Storage(_pin(handle))
         g = geometry(t)
-        storage.roots.append(Root(g, value, {g: value}, is_dense(g)))
+        storage.roots.append(Root(g, value, {g: value}, span(g), is_dense(g)))
 
     def add_view(self, t: torch.Tensor, value: int) -> None:
         """`t` shares the memory of a known value and shows `value`."""
@@ -111,7 +112,7 @@ class Memory:
             return None
         low, high = span(geometry(t))
         for root in storage.roots:
-            first, end = span(root.geometry)
+            first, end = root.span
             if first <= low and high <= end:
                 return root
         return None
@@ -121,7 +122,7 @@ class Memory:
         storage = self._of(t)
         low, high = span(geometry(t))
         roots = [] if storage is None else storage.roots
-        touched = [r for r in roots if max(low, span(r.geometry)[0]) < min(high, span(r.geometry)[1])]
+        touched = [r for r in roots if max(low, r.span[0]) < min(high, r.span[1])]
         root = self.root(t)
         if root is None or any(other is not root for other in touched):
             raise CompareError("cannot record a write in place to memory that several values share")

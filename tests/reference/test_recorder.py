@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from firstbad.errors import CompareError
+from firstbad.errors import CompareError, UsageError
 from firstbad.reference.recorder import Recorder
 
 
@@ -327,10 +327,10 @@ def test_an_exception_leaves_hooks_and_names_right(kept: Any) -> None:
 
 def test_compiled_modules_are_refused(kept: Any) -> None:
     model = Model(same_object)
-    with pytest.raises(CompareError, match="is compiled"):
+    with pytest.raises(UsageError, match="is compiled"):
         Recorder(torch.compile(model, backend="eager"), kept)  # type: ignore[arg-type]
     model.fc.compile(backend="eager")
-    with pytest.raises(CompareError, match="module `fc` is compiled"):
+    with pytest.raises(UsageError, match="module `fc` is compiled"):
         Recorder(model, kept)
 
 
