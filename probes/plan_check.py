@@ -228,7 +228,7 @@ class _Reader:
         if not isinstance(shape, list) or not 1 <= len(shape) <= _MAX_RANK:
             self.fail(f"`shape` of {what}", f"a list of 1 to {_MAX_RANK} sizes")
         dims = tuple(d if d in ("t", "n") else self.number(d, f"`shape` of {what}", 1, 1 << 32) for d in shape)
-        if data.get("dtype") not in ITEM_BYTES:
+        if data.get("dtype") not in list(ITEM_BYTES):
             self.fail(f"`dtype` of {what}", " or ".join(ITEM_BYTES))
         order = data.get("order", [])
         if order and (not isinstance(order, list) or sorted(map(str, order)) != [str(i) for i in range(len(dims))]):

@@ -17,7 +17,6 @@ import numpy as np
 
 from firstbad.errors import CompareError
 from firstbad.graph import READ_CHANGED, READ_OK, READ_UNCHECKED, READ_UNWRITTEN, Op, Read, Value
-from firstbad.hashing import hash_array
 from firstbad.trace import TraceWriter
 
 from . import wire
@@ -99,6 +98,7 @@ class Recording:
         self._greeted = False
         self._ids: dict[int, int] = {}  # value of the wire → of the trace
         self._names: dict[int, str] = {}
+        self._files: dict[str, str] = {}  # as the engine says it → as we do
         self._replaced: set[int] = set()
         self._views: dict[int, wire.View] = {}
         self._values = 0
@@ -163,7 +163,9 @@ class Recording:
     def _begin_op(self, head: wire.Head, _data: np.ndarray) -> None:
         number, line = head.take("QI")
         kind, name, file = head.text(), head.text(), head.text()
-        self.open[number] = Begun(number, self._step, name, kind, self._place(file), line)
+        if file not in self._files:
+            self._files[file] = self._place(file)
+        self.open[number] = Begun(number, self._step, name, kind, self._files[file], line)
 
     def _place(self, file: str) -> str:
         if self._source is not None and Path(file).is_relative_to(self._source):
@@ -306,8 +308,3 @@ class Recording:
 
     def _weight_changed(self, head: wire.Head, _data: np.ndarray) -> None:
         self.weights_changed.append(self._names.get(head.number("Q"), "?"))
-
-
-def verify(view: wire.View, data: np.ndarray, content_hash: int) -> bool:
-    """Whether the bytes that came are those that were hashed by the engine."""
-    return hash_array(view.array(data)) == content_hash

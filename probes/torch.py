@@ -1,0 +1,147 @@
+"""The reference's own model, run another way by PyTorch: another device, dtype, attention, compiled, or changed by you.
+
+    torch:device=cuda,dtype=bfloat16,attn=sdpa      any of these; what is not named stays as the reference has it
+    torch:compile=inductor                          each block of the model compiled; values at module boundaries
+    torch:FILE.py:factory                           factory(model) gets a copy of the reference's model and returns
+                                                    the module to be tested; `,dtype=...` may follow
+
+Eager runs are recorded op by op by the reference's recorder. Runs in this process, unlike engines with a process of
+their own: an exception is the candidate's death, a crash is the tool's. Leaves out what the model room does: the steps.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from firstbad.arguments import did_you_mean
+from firstbad.errors import FirstbadError, UsageError
+from firstbad.run import CaptureOptions, Prepared, RunOutput
+from firstbad.session import meta_of, room_of
+from firstbad.trace import TraceWriter
+
+from .boundaries import Boundaries, compile_blocks
+
+KEYS = ("device", "dtype", "attn", "compile")
+DTYPES = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "fp32": torch.float32,
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+}
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What the argument says."""
+
+    device: str = ""
+    dtype: str = ""
+    attn: str = ""
+    compile: str = ""
+    factory: str = ""  # FILE.py:function
+
+
+def parse(argument: str) -> Wishes:
+    given: dict[str, str] = {}
+    for word in [w for w in argument.split(",") if w]:
+        key, equals, text = word.partition("=")
+        if not equals and ".py:" in word:
+            key, text = "factory", word
+        elif key not in KEYS or not text:
+            hint = did_you_mean(key, KEYS) or f"known: {', '.join(KEYS)}, or FILE.py:factory"
+            raise UsageError(f"`{word}` in `torch:{argument}` is not understood: {hint}")
+        given[key] = text
+    if given.get("dtype", "float32") not in DTYPES:
+        raise UsageError(f"no dtype `{given['dtype']}` for torch: known: {', '.join(DTYPES)}")
+    return Wishes(**given)
+
+
+def capture(argument: str, prepared: Prepared, trace_path: Path, options: CaptureOptions) -> RunOutput:
+    """Runs the model room's steps with the changed model, recorded into `trace_path`."""
+    wishes = parse(argument)
+    model = variant(prepared.model_object, wishes)
+    other = replace(prepared, model_object=model)
+    meta = {**meta_of(prepared), "candidate": f"torch:{argument}", "torch": torch.__version__}
+    extra: dict[str, Any] = {"recording": Boundaries} if wishes.compile else {}
+    room = room_of(prepared.spec.model)
+    with TraceWriter(trace_path, role="candidate", engine="torch", meta=meta) as writer:
+        try:
+            output: RunOutput = room.capture(other, writer, tokens=None, options=options, **extra)
+        except FirstbadError:
+            raise
+        except Exception as error:  # whatever a user's module or a backend may raise
+            line = str(error).strip().partition("\n")[0]
+            output = RunOutput((), "", complete=False, death=f"{type(error).__name__}: {line}")
+        writer.outputs({"tokens": list(output.tokens), "text": output.text})
+        writer.close(complete=output.complete, death=output.death)
+    return output
+
+
+def variant(model: Any, wishes: Wishes) -> Any:
+    """A copy of the reference's model, changed as wished."""
+    changed = copy.deepcopy(model)
+    if wishes.attn:
+        try:
+            changed.set_attn_implementation(wishes.attn)
+        except (ValueError, ImportError, AttributeError) as error:
+            line = str(error).strip().partition("\n")[0]
+            raise UsageError(f"attention `{wishes.attn}` is not possible here: {line}") from None
+    if wishes.factory:
+        changed = user_function(wishes.factory)(changed)
+        if not isinstance(changed, torch.nn.Module):
+            raise UsageError(f"`{wishes.factory}` returned a {type(changed).__name__}: return the module to be tested")
+        changed.eval().requires_grad_(False)
+    if wishes.dtype:
+        changed.to(DTYPES[wishes.dtype])
+    if wishes.device:
+        changed.to(_device(wishes.device))
+    if wishes.compile:
+        compile_blocks(changed, wishes.compile)
+    return changed
+
+
+def _device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        line = str(error).strip().partition("\n")[0].rstrip(".")
+        raise UsageError(f"no device `{name}` here: {line}: `firstbad doctor` says what there is") from None
+    return device
+
+
+def user_function(place: str) -> Callable[..., Any]:
+    """The function that FILE.py:function names."""
+    file, _, name = place.rpartition(":")
+    path = Path(file)
+    if not path.is_file():
+        raise UsageError(f"no file `{file}`: give FILE.py:function")
+    spec = importlib.util.spec_from_file_location(f"firstbad_candidate_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise UsageError(f"`{file}` is not a Python file: give FILE.py:function")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    sys.path.insert(0, str(path.parent.resolve()))  # the file may import what lies beside it
+    try:
+        spec.loader.exec_module(module)
+    except ImportError as error:
+        raise UsageError(f"`{file}` cannot be imported: {error}") from None
+    finally:
+        sys.path.pop(0)
+    found = getattr(module, name, None)
+    if not callable(found):
+        functions = [n for n, f in vars(module).items() if callable(f) and getattr(f, "__module__", "") == spec.name]
+        hint = did_you_mean(name, functions) or f"it has {', '.join(functions) or 'none'}"
+        raise UsageError(f"no function `{name}` in `{file}`: {hint}")
+    function: Callable[..., Any] = found
+    return function
