@@ -108,12 +108,13 @@ def sweep(
     wanted: frozenset[int],
     *,
     dtype: str = "float32",
-    samples: int = 512,
+    samples: Callable[[Op], int] = lambda _: 512,
 ) -> Iterator[Replayed]:
     """Replays the whole reference graph once and yields each wanted value.
 
     `given(value)`: the array that stands for a value before it is replayed: the candidate's (in the reference's
     layout) or, for inputs and constants that the candidate has not, the reference's own; None: compute it.
+    `samples(op)`: how many elements are computed in the worst declared order of summation; 0: none.
     `wanted`: ids of the values to be yielded; a wanted value is replayed from its inputs, then given to its readers.
     """
     left = {value: len(ops) for value, ops in graph.readers.items()}
@@ -146,7 +147,7 @@ def _execute(
     wanted: frozenset[int],
     known: dict[int, _Known],
     dtype: str,
-    samples: int,
+    samples: Callable[[Op], int],
 ) -> Iterator[Replayed]:
     exact = moves_only(op)
     shared = all(k.precise is k.twin for k in inputs.values())
@@ -167,7 +168,8 @@ def _execute(
             scale = executor.scale(op, precise_inputs, precise[n]) if n == 0 else None
             scale = _with_noise(scale, noise)
         if written in wanted:
-            sequential = executor.sequential(op, twin_inputs, samples, written) if n == 0 and not exact else None
+            sampled = samples(op) if n == 0 and not exact else 0
+            sequential = executor.sequential(op, twin_inputs, sampled, written) if sampled else None
             yield Replayed(value, precise[n], twin[n], scale, sequential, exact and noise == 0, length)
         if own is not None:
             known[written] = _Known(own, own)
@@ -181,7 +183,8 @@ def _with_noise(scale: NDArray[np.float32] | None, noise: float) -> NDArray[np.f
     """The condition of an op whose inputs were themselves rounded on the way: theirs is added, relative to its own."""
     if scale is None or noise == 0:
         return scale
-    return np.asarray(scale * np.float32(1 + noise), np.float32)
+    with np.errstate(over="ignore"):  # a masked element's: it is not judged by size
+        return np.asarray(scale * np.float32(1 + noise), np.float32)
 
 
 def _relative(scale: NDArray[np.float32] | None, output: NDArray[Any]) -> float:

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from firstbad.allocator import keep_large_blocks
 from firstbad.comparison import Comparison, compare
 from firstbad.errors import UsageError
 from firstbad.result import save
@@ -58,6 +59,7 @@ def _family_of(folder: Path) -> str:
 
 def prepare(spec: ModelSpec) -> tuple[ModuleType, Prepared]:
     """The model room and what both engines are given."""
+    keep_large_blocks()
     room = room_of(spec.model)
     return room, room.prepare(spec)
 

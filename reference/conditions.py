@@ -93,9 +93,10 @@ def _mean(_abs: Absolute, x: Tensor, dim: Any = None, keepdim: bool = False, **_
 def _softmax(_abs: Absolute, x: Tensor, dim: int, *_: Any) -> Tensor:
     """y (1 + |x - max|): the rounding of exp and of its argument; and the sum's share, Σ y |x - max|."""
     y = torch.softmax(x, dim)
-    own = y * (x - x.amax(dim, keepdim=True)).abs()
-    own = torch.where(y == 0, torch.zeros(()), own)  # masked: 0 × inf
-    return y + own + y * own.sum(dim, keepdim=True)
+    below = torch.sub(x.amax(dim, keepdim=True), x)
+    own = below.clamp_(max=1e30).mul_(y)  # where masked: 0 × inf must be 0
+    share = own.sum(dim, keepdim=True).add_(1)
+    return own.addcmul_(y, share)
 
 
 def _log_softmax(_abs: Absolute, x: Tensor, dim: int, *_: Any) -> Tensor:

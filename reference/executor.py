@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -25,6 +25,10 @@ from . import call, conditions, sequential
 
 WEIGHT_BUDGET = 2 << 30
 """Bytes of weights kept in the replay's dtypes; the least recently used go first."""
+
+INPUT_BUDGET = 256 << 20
+INPUT_LARGEST = 16 << 20
+"""Bytes of converted inputs kept in all and of one: a decode step reads the same keys and values as the one before."""
 
 PRIVATE = {
     *("_unsafe_view", "_reshape_alias", "_reshape_copy", "_to_copy", "_softmax", "_log_softmax", "_safe_softmax"),
@@ -51,6 +55,8 @@ class Executor:
         self._cache: OrderedDict[tuple[str, str], torch.Tensor] = OrderedDict()
         self._cached_bytes = 0
         self._lock = threading.Lock()
+        self._inputs: OrderedDict[tuple[Any, ...], tuple[torch.Tensor, torch.Tensor]] = OrderedDict()
+        self._input_bytes = 0
 
     def weight(self, name: str) -> np.ndarray:
         if name not in self._weights:
@@ -67,7 +73,8 @@ class Executor:
         def look_up(value: int) -> torch.Tensor:
             if value in inputs:
                 t = _tensor(inputs[value])
-                t = t.to(floating) if t.is_floating_point() else t
+                if t.is_floating_point() and t.dtype != floating:
+                    t = self.derived(t, dtype, lambda original: original.to(floating))
             else:
                 t = self._weight_as(self._weight_name(op, value), dtype)
             borrowed.add(t.untyped_storage().data_ptr())
@@ -130,6 +137,23 @@ class Executor:
             return original
         return self.cached((name, dtype), lambda: original.to(DTYPES[dtype]))
 
+    def derived(self, t: torch.Tensor, what: str, make: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+        """`make(t)`, kept while the budget lasts; `t` is kept with it, so that its address is not given to another."""
+        key = (t.data_ptr(), t.shape, t.stride(), t.dtype, what)
+        with self._lock:
+            if key in self._inputs:
+                self._inputs.move_to_end(key)
+                return self._inputs[key][1]
+        made = make(t)
+        if made.nbytes <= INPUT_LARGEST:
+            with self._lock:
+                self._inputs[key] = (t, made)
+                self._input_bytes += made.nbytes
+                while self._input_bytes > INPUT_BUDGET:
+                    _, (_, dropped) = self._inputs.popitem(last=False)
+                    self._input_bytes -= dropped.nbytes
+        return made
+
     def cached(self, key: tuple[str, str], make: Any) -> torch.Tensor:
         """What is derived from a weight, made once while the budget lasts."""
         with self._lock:
@@ -157,7 +181,9 @@ class _Absolutes:
 
     def __call__(self, t: torch.Tensor) -> torch.Tensor:
         name = self._names.get(t.data_ptr())
-        return t.abs() if name is None else self._executor.cached((name, "abs"), t.abs)
+        if name is None:
+            return self._executor.derived(t, "abs", torch.abs)
+        return self._executor.cached((name, "abs"), t.abs)
 
 
 @lru_cache(maxsize=1024)
