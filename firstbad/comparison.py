@@ -20,9 +20,10 @@ import firstbad
 from firstbad.alignment import Alignment, align
 from firstbad.cause import BUDGET, Case, Cause, case_of, explain
 from firstbad.faults import Fault, Localised, localise
-from firstbad.graph import READ_CHANGED, READ_OK, READ_UNWRITTEN, Graph
+from firstbad.graph import READ_CHANGED, READ_OK, READ_UNWRITTEN
 from firstbad.judge import distance
 from firstbad.local import Local, giver, measure
+from firstbad.precision import as_candidate
 from firstbad.region import replay_region
 from firstbad.replay import Executor
 from firstbad.result import (
@@ -37,6 +38,7 @@ from firstbad.result import (
     Worst,
 )
 from firstbad.statement import cause_statement, place, unravel
+from firstbad.weights import Weights, compare_weights
 from firstbad.wiring import overwritten, rewired
 
 if TYPE_CHECKING:
@@ -84,6 +86,8 @@ def compare(
     """Aligns, measures, localises and explains. `budget`: seconds of search for the cause of one fault."""
     clock = _Clock()
     alignment = align(reference.graph, candidate.graph, reference.array, candidate.array)
+    executor = as_candidate(executor, reference.graph, candidate.graph, alignment)
+    weights = compare_weights(reference, candidate, executor.weight)
     clock.lap("align")
     local = measure(reference, candidate, alignment, executor, progress=lambda name: progress(f"replay {name}"))
     clock.lap("replay")
@@ -97,7 +101,7 @@ def compare(
         _fault_result(fault, case, cause, localised, reference)
         for fault, (case, cause) in zip(localised.faults, explained, strict=True)
     )
-    coverage = _coverage(reference, candidate, alignment, local)
+    coverage = _coverage(reference, candidate, alignment, local, weights)
     outputs = _outputs(reference, candidate)
     result = Result(
         verdict=_verdict(faults, candidate, outputs, local, localised),
@@ -108,7 +112,7 @@ def compare(
         outputs=outputs,
         coverage=coverage,
         stage=_stage(coverage, faults, outputs),
-        notes=tuple(notes),
+        notes=(*notes, *(f"{w.name} of the candidate: {w.reason}" for w in weights.differ if w.reason)),
         environment=environment(reference, candidate),
         timings={**(timings or {}), **clock.seconds},
         files={"reference": str(reference.path), "candidate": str(candidate.path)},
@@ -220,12 +224,11 @@ def _columns(local: Local, localised: Localised) -> dict[str, list[Any]]:
     return columns
 
 
-def _coverage(reference: Trace, candidate: Trace, alignment: Alignment, local: Local) -> Coverage:
+def _coverage(reference: Trace, candidate: Trace, alignment: Alignment, local: Local, weights: Weights) -> Coverage:
     compared: dict[str, int] = {}
     for judged in local.values:
         group = judged.step.partition(".")[0]
         compared[group] = compared.get(group, 0) + 1
-    weights, differ = _weights(reference.graph, candidate.graph)
     states = [read.state for op in candidate.graph.ops for read in op.reads]
     return Coverage(
         compared=compared,
@@ -235,23 +238,11 @@ def _coverage(reference: Trace, candidate: Trace, alignment: Alignment, local: L
         only_candidate=tuple((u.value.step, u.value.name, u.reason) for u in alignment.only_candidate),
         inputs_equal=sum(local.inputs.values()),
         inputs_differ=tuple(key for key, equal in local.inputs.items() if not equal),
-        weights_compared=weights,
-        weights_differ=differ,
+        weights_compared=weights.compared,
+        weights_differ=tuple(w.name for w in weights.differ),
         edges_checked=sum(s in (READ_OK, READ_CHANGED, READ_UNWRITTEN) for s in states),
         edges_changed=sum(s in (READ_CHANGED, READ_UNWRITTEN) for s in states),
     )
-
-
-def _weights(reference: Graph, candidate: Graph) -> tuple[int, tuple[str, ...]]:
-    """How many weights were compared by hash, and the names of those that differ."""
-    compared, differ = 0, []
-    for value in reference.values:
-        other = candidate.by_key.get(("weights", value.name)) if value.kind == "weight" else None
-        if other is not None and value.hash and other.hash:
-            compared += 1
-            if value.hash != other.hash:
-                differ.append(value.name)
-    return compared, tuple(differ)
 
 
 def _outputs(reference: Trace, candidate: Trace) -> dict[str, Any]:

@@ -29,6 +29,9 @@ MOVES = frozenset(
 )
 """ATen ops that compute nothing that could round: their output must be exact."""
 
+MASKED = 1e30
+"""A score of this size is a mask (a dtype's lowest number), whose rounding says nothing about its neighbours."""
+
 
 def moves_only(op: Op) -> bool:
     """Whether the op only moves or selects what it read."""
@@ -191,7 +194,9 @@ def _relative(scale: NDArray[np.float32] | None, output: NDArray[Any]) -> float:
     """Rounding of a value computed on the way, relative to its size, in units of u."""
     if scale is None or output.size == 0 or not np.issubdtype(output.dtype, np.floating):
         return 1.0
-    size = float(np.linalg.norm(output.ravel()))
+    numbers = np.abs(output) < MASKED
+    size = float(np.linalg.norm(np.where(numbers, output, 0).astype(np.float64).ravel()))
     if size == 0 or not np.isfinite(size):
         return 1.0
-    return float(np.linalg.norm(np.broadcast_to(scale, output.shape).ravel())) / size
+    own = np.where(numbers, np.broadcast_to(scale, output.shape), 0).astype(np.float64)
+    return float(np.linalg.norm(own.ravel())) / size

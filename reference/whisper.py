@@ -59,11 +59,21 @@ def prepare(spec: ModelSpec) -> Prepared:
     )
 
 
-def capture(prepared: Prepared, writer: Sink, *, tokens: Sequence[int] | None, options: CaptureOptions) -> RunOutput:
-    """Run and record; `tokens` are the candidate's choices and drive every step, None: the reference's own do."""
+def capture(
+    prepared: Prepared,
+    writer: Sink,
+    *,
+    tokens: Sequence[int] | None,
+    options: CaptureOptions,
+    recording: Any = Recorder,
+) -> RunOutput:
+    """Run and record; `tokens` are the candidate's choices and drive every step, None: the reference's own do.
+
+    `recording` makes the recorder: another one where ops cannot be seen (probes/boundaries.py).
+    """
     started = time.perf_counter()
     with _threads(options.threads), torch.inference_mode():
-        recorder = Recorder(prepared.model_object, writer, _selected(options.steps))
+        recorder = recording(prepared.model_object, writer, _selected(options.steps))
         chosen = _generate(prepared, recorder, tokens, _limit(prepared, options, tokens))
         recorded = time.perf_counter() - started
         text = prepared.text(chosen)
@@ -87,15 +97,20 @@ def _generate(
     if features is None:
         raise UsageError("no recording to run on: give one with --audio")
     V = model.config.vocab_size
-    masks = [_mask(prepared.suppress, V), _mask((*prepared.suppress, *prepared.begin_suppress), V)]
+    weight = model.proj_out.weight  # says where the model is and how it counts: the reference's is float32 on a CPU
+    masks = [
+        _mask(ids, V).to(weight.device) for ids in (prepared.suppress, prepared.suppress + prepared.begin_suppress)
+    ]
     chosen: list[int] = []
     feed = [torch.tensor([list(prepared.prompt)])]
     cache: dict[str, Any] = {}
     with recorder or nullcontext():
-        encoded = model.model.encoder(_enter(recorder, "encode", "input_features", torch.from_numpy(features)))
+        sound = _enter(recorder, "encode", "input_features", torch.from_numpy(features))
+        encoded = model.model.encoder(sound.to(weight.device, weight.dtype))
         while True:
             step = f"decode.{len(chosen) - 1}" if chosen else "prefill"
             ids = _enter(recorder, step, "decoder_input_ids", feed[-1])
+            ids = ids.to(weight.device)
             out = model(encoder_outputs=(encoded[0],), decoder_input_ids=ids, use_cache=True, **cache)
             cache = {_cache_argument(model): out["cache" if "cache" in out else "past_key_values"]}
             with recorder.inside("generate") if recorder else nullcontext():

@@ -1,0 +1,128 @@
+"""A replay that rounds where the candidate rounds: an Executor seen through the dtypes of the candidate's values.
+
+Weights are rounded as the candidate holds them, before anything is computed from them. The twin (asked for as float32)
+computes in the dtype in which the candidate stores the op's output; what the candidate does not store is computed in
+float32 and not rounded, since a fused kernel keeps it in a register: a twin that rounds there hides faults.
+
+Leaves out quantised weights: they have no dtype to round to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from firstbad.alignment import Alignment
+from firstbad.graph import Graph, Op
+from firstbad.noise import ROUNDOFF
+from firstbad.replay import Executor, moves_only
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+LOW = ("bfloat16", "float16")
+
+
+@dataclass(frozen=True)
+class _How:
+    compute: str  # dtype of the twin's arithmetic
+    stored: str  # dtype in which the candidate keeps the output; "": it is computed on the way
+
+
+def as_candidate(executor: Executor, reference: Graph, candidate: Graph, alignment: Alignment) -> Executor:
+    """The executor itself for an engine in float32, else one that rounds as the candidate does."""
+    weights = {v.name: v.dtype for v in candidate.values if v.kind == "weight" and v.dtype in LOW}
+    low = {p.candidate.dtype for p in alignment.pairs if p.candidate.dtype in LOW}
+    if not weights and not low:
+        return executor
+    return _AsCandidate(executor, reference, alignment, weights)
+
+
+class _AsCandidate:
+    """See the protocol in firstbad/replay.py."""
+
+    def __init__(self, executor: Executor, reference: Graph, alignment: Alignment, weights: Mapping[str, str]) -> None:
+        self._executor = executor
+        self._how = {op.id: how for op, how in _plan(reference, alignment)}
+        self._lowest = max(
+            (ROUNDOFF[p.candidate.dtype] for p in alignment.pairs if p.candidate.dtype in LOW), default=0
+        )
+        self._dtypes = {v.id: weights[v.name] for v in reference.values if v.kind == "weight" and v.name in weights}
+        self._names = {i: reference.values[i].name for i in self._dtypes}
+        self._rounded: dict[tuple[int, str], NDArray[Any]] = {}
+
+    def run(self, op: Op, inputs: Mapping[int, NDArray[Any]], dtype: str) -> list[NDArray[Any]]:
+        if dtype != "float32":
+            return self._executor.run(op, self._with_weights(op, inputs, dtype), dtype)
+        how = self._how.get(op.id, _How("float32", ""))
+        outputs = self._executor.run(op, self._with_weights(op, inputs, how.compute), how.compute)
+        return [rounded(o, how.stored) for o in outputs] if how.stored != how.compute else outputs
+
+    def scale(self, op: Op, inputs: Mapping[int, NDArray[Any]], output: NDArray[Any]) -> NDArray[Any] | None:
+        scale = self._executor.scale(op, self._with_weights(op, inputs, "float32"), output)
+        how = self._how.get(op.id)
+        if scale is not None and how is not None and not how.stored and self._lowest:
+            # computed on the way in float32: a part of one rounding of the candidate's dtype
+            scale = np.asarray(scale * np.float32(ROUNDOFF["float32"] / self._lowest), np.float32)
+        return scale
+
+    def sequential(
+        self, op: Op, inputs: Mapping[int, NDArray[Any]], samples: int, seed: int
+    ) -> tuple[NDArray[Any], NDArray[Any]] | None:
+        found = self._executor.sequential(op, self._with_weights(op, inputs, "float32"), samples, seed)
+        how = self._how.get(op.id)
+        return (found[0], rounded(found[1], how.stored)) if found is not None and how is not None else found
+
+    def weight(self, name: str) -> NDArray[Any]:
+        return self._executor.weight(name)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._executor, name)  # what an executor may have beyond the protocol
+
+    def _with_weights(self, op: Op, inputs: Mapping[int, NDArray[Any]], dtype: str) -> Mapping[int, NDArray[Any]]:
+        read = [r.value for r in op.reads if r.value in self._dtypes and r.value not in inputs]
+        if not read:
+            return inputs
+        wide = "float64" if dtype == "float64" else "float32"
+        return {**inputs, **{value: self._weight(value, wide) for value in read}}
+
+    def _weight(self, value: int, wide: str) -> NDArray[Any]:
+        if (value, wide) not in self._rounded:
+            array = rounded(self._executor.weight(self._names[value]), self._dtypes[value])
+            self._rounded[value, wide] = array.astype(wide)
+        return self._rounded[value, wide]
+
+
+def _plan(graph: Graph, alignment: Alignment) -> list[tuple[Op, _How]]:
+    on_the_way: set[int] = set()
+    plan = []
+    for op in graph.ops:
+        pair = next((alignment.by_reference[w] for w in op.writes if w in alignment.by_reference), None)
+        stored = pair.candidate.dtype if pair is not None and pair.candidate.dtype in ROUNDOFF else ""
+        inside = any(read.value in on_the_way for read in op.reads)
+        if pair is None and (inside or not moves_only(op)):
+            on_the_way.update(op.writes)
+        compute = "float32" if inside or stored not in LOW else stored
+        plan.append((op, _How(compute, stored if stored in LOW or pair is None else "float32")))
+    return plan
+
+
+def rounded(array: NDArray[Any], dtype: str) -> NDArray[Any]:
+    """float32 numbers, each the nearest of `dtype`; integers as they are."""
+    if dtype not in LOW or not np.issubdtype(array.dtype, np.floating):
+        return array
+    array = np.asarray(array, np.float32)
+    if dtype == "float16":
+        with np.errstate(over="ignore"):  # beyond its range is infinity, as in the engine
+            return array.astype(np.float16).astype(np.float32)
+    return (bfloat16_bits(array).astype(np.uint32) << 16).view(np.float32)
+
+
+def bfloat16_bits(array: NDArray[np.float32]) -> NDArray[np.uint16]:
+    """The nearest bfloat16 of each number, ties to even, as its bits."""
+    bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
+    nearest = (bits + (0x7FFF + ((bits >> 16) & 1))) >> 16
+    return np.where(np.isnan(array), np.uint32(0x7FC0), nearest).astype(np.uint16)
