@@ -51,11 +51,28 @@ def check(plan: Plan, where: str) -> None:
     if sum(plan.buffers.values()) > _MAX_BYTES:
         raise UsageError(f"the buffers of `{where}` want {sum(plan.buffers.values())} bytes: 64 GiB are the most")
     for step in plan.steps.values():
+        _check_ends(step, where)
         for sizes in _samples(step):
             for tensor in step.tensors.values():
                 _check_place(plan, step, tensor, sizes, where)
             for op in step.ops:
                 _check_op(plan, step, op, sizes, where)
+
+
+def _check_ends(step: Step, where: str) -> None:
+    """What the engine itself writes and reads: features or tokens in, the chosen token out."""
+    fed, result = step.tensors[step.input], step.tensors[step.result]
+    one = {"t": 1, "n": 1}
+    if step.name == "encode":
+        fits = fed.dtype == "float32" and len(fed.shape) == 3
+    else:
+        fits = fed.dtype == result.dtype == "int64" and result.count(one) == 1 == fed.count(one)
+        fits = fits and (step.name == "decode" or "t" in fed.shape)
+    if not fits:
+        raise UsageError(
+            f"`input` and `result` of {step.name} in `{where}` do not fit: features [1, M, 2T] or tokens [1, t] in, "
+            "one token of int64 out"
+        )
 
 
 def _samples(step: Step) -> list[dict[str, int]]:

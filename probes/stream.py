@@ -6,6 +6,7 @@ one in which an engine died is known by name. Leaves out bytes (wire.py) and pro
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
 from collections.abc import Callable, Iterable, Mapping
@@ -212,13 +213,18 @@ class Recording:
             self._value(writing, -1)
 
     def _answer(self, writing: _Writing, data: np.ndarray | None) -> None:
+        if self._reply < 0:
+            raise CompareError(
+                f"the engine asks what to put in the place of `{writing.name}`: nothing was to be replaced"
+            )
         array = None
         if self._replace is not None and data is not None:
             array = self._replace(writing.step, writing.name, writing.view.array(data))
         payload = b"" if array is None else np.ascontiguousarray(array).tobytes()
         answer = memoryview(struct.pack("<QQ", writing.id, len(payload)) + payload)
-        while answer:
-            answer = answer[os.write(self._reply, answer) :]
+        with contextlib.suppress(BrokenPipeError):  # it has died meanwhile: its stream will say so
+            while answer:
+                answer = answer[os.write(self._reply, answer) :]
 
     def _was_replaced(self, head: wire.Head, _data: np.ndarray) -> None:
         self._replaced.add(head.number("Q"))

@@ -136,7 +136,10 @@ class _Source:
         self._poll.register(fd, select.POLLIN)
 
     def exactly(self, count: int) -> np.ndarray:
-        out = np.empty(count, np.uint8)
+        try:
+            out = np.empty(count, np.uint8)
+        except MemoryError:
+            raise CompareError(f"the engine announces a value of {count} bytes: too much for this machine") from None
         view = memoryview(out.data)
         have = min(count, self._to - self._from)
         view[:have] = memoryview(self._chunk)[self._from : self._from + have]

@@ -442,8 +442,8 @@ void fb_write(int kind, const char *name, void *ptr, int dtype, int rank, const 
     record.id = ++fb_last_id;
     flat = fb_flat(&record.view);
     record.hash = fb_hash(flat, record.view.bytes);
-    send = kind != 2 && (!fb_want || fb_listed(fb_want, name));
     ask = kind != 2 && fb_replace && fb_listed(fb_replace, name);
+    send = ask || (kind != 2 && (!fb_want || fb_listed(fb_want, name)));
     fb_put64(kind == 0 ? fb_current : 0);
     fb_put64(record.id);
     fb_put8(kind);

@@ -14,6 +14,7 @@ import torch
 
 from firstbad.errors import UsageError
 from firstbad.graph import Op
+from firstbad.hashing import hash_array
 from firstbad.probes import c, edits
 from firstbad.probes.plan import Plan, save
 from firstbad.probes.planner import plan as planned
@@ -98,6 +99,7 @@ def test_every_value_has_the_reference_s_name_shape_and_content(
                 assert value.hash == named[key].hash, key
                 continue
             got, want = trace.array(value), reference.array(named[key])
+            assert hash_array(got) == value.hash, key
             real = np.isfinite(want) & (np.abs(want) < 1e38)
             np.testing.assert_array_equal(np.isfinite(got) & (np.abs(got) < 1e38), real)
             got, want = np.where(real, got, 0), np.where(real, want, 0)

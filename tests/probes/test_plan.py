@@ -167,6 +167,12 @@ HOSTILE: list[tuple[str, Edit, str]] = [
     ("an op that is none", lambda d: step_of(d).update(ops=[7]), "op 0 of encode"),
     ("an op without a tensor", lambda d: step_of(d)["tensors"].pop("model.encoder.conv1"), "the name of a tensor"),
     ("no result", lambda d: step_of(d).update(result="nothing"), "`result` of encode"),
+    ("a result of floats", lambda d: step_of(d, "decode").update(result="proj_out"), "`result` of decode"),
+    (
+        "a prompt of one",
+        lambda d: step_of(d, "prefill")["tensors"]["decoder_input_ids"].update(shape=[1]),
+        "of prefill",
+    ),
     ("a cache without rows", lambda d: step_of(d)["tensors"]["model.encoder.add"].update(rows=1), "`rows`"),
     ("limits of 0", lambda d: step_of(d, "decode").update(limits={"t": 1, "n": 0}), "`n` of `limits`"),
     ("limits beyond the caches", lambda d: step_of(d, "decode").update(limits={"t": 1, "n": 9999}), "ends at byte"),
