@@ -10,6 +10,9 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#ifdef __AVX512F__
+#include <immintrin.h>
+#endif
 
 enum { BLOCK = 512, PANEL = 32, EDGES = 7 };
 enum { F32, F16, BF16, F64, U8, I32, I64 };
@@ -18,18 +21,19 @@ enum { F32, F16, BF16, F64, U8, I32, I64 };
 enum {
     N, FINITE, MEAN_R, M2_R, MEAN_E, C_ER, S_EE, S_CC, S_CR, MAX_E, MAX_C, MAX_R,
     MAX_REL, MAX_REL_AT, MAX_ULP, MAX_ULP_AT, BEYOND, BEYOND_AT, MISMATCHED, MISMATCHED_AT,
-    C_NAN, C_POSINF, C_NEGINF, R_NAN, R_POSINF, R_NEGINF, OVER, FIELDS = OVER + EDGES
+    DIFFER, C_NAN, C_POSINF, C_NEGINF, R_NAN, R_POSINF, R_NEGINF, OVER, FIELDS = OVER + EDGES
 };
 
 /* What float32 sums of squares carry without overflow or loss. */
 #define HUGE_F32 1e15f
 #define TINY_F32 1e-15f
 
-static const double edges[EDGES] = {0, 1, 2, 4, 16, 256, 65536}; /* of the ulp histogram: how many lie above */
+static const double edges[EDGES] = {0, 1, 2, 4, 16, 256, 65536}; /* of the ulp histogram */
 
 typedef struct {
     double atol, rtol, mask; /* mask: a value at or below it counts as -inf */
     int shift;               /* log2 of the ulp of the dtype judged, in ulps of the arithmetic here */
+    int histogram;           /* whether elements are counted by their ulps */
     int worst;               /* how many of the worst elements are kept */
     double *out;             /* FIELDS, then `worst` times (error, index, c, r), the worst first */
     double *column;          /* 5 x cols: sum e, e^2, r^2, e r, max |e|; or NULL */
@@ -103,6 +107,12 @@ static void keep(const job *j, double error, double index, double c, double r) {
     w[4 * k] = error, w[4 * k + 1] = index, w[4 * k + 2] = c, w[4 * k + 3] = r;
 }
 
+static void count_ulps(const job *j, double u) {
+    double *bin = j->out + OVER;
+    u = ldexp(u, -j->shift);
+    for (int k = 0; k < EDGES && u > edges[k]; k++) bin[k]++;
+}
+
 static void add_block(double *out, const moments *m) {
     double n = out[FINITE], total = n + m->n;
     if (m->n == 0) return;
@@ -116,83 +126,137 @@ static void add_block(double *out, const moments *m) {
     if (m->max_e > out[MAX_E]) out[MAX_E] = m->max_e;
 }
 
-/* The fast way; 0 where the block needs care, and then nothing has been recorded. */
-static int block_f32(const job *j, const float *restrict c, const float *restrict r, int n, int64_t at, moments *m) {
-    double *out = j->out;
-    const float limit = j->mask > -HUGE_F32 ? (float)fmax(-j->mask, 0) : HUGE_F32;
-    uint32_t cbits = 0, rbits = 0;
-    float sum = 0;
-#pragma omp simd reduction(max : cbits, rbits) reduction(+ : sum)
-    for (int i = 0; i < n; i++) {
-        uint32_t a = bits_of(c[i]) & 0x7fffffff, b = bits_of(r[i]) & 0x7fffffff;
-        cbits = a > cbits ? a : cbits;
-        rbits = b > rbits ? b : rbits;
-        sum += r[i];
-    }
-    const uint32_t top = cbits > rbits ? cbits : rbits;
-    if (top >= bits_of(limit) || (top && top < bits_of(TINY_F32))) return 0;
+/* LANES numbers at once, in the vector types that GCC and Clang share; a comparison gives -1 or 0 in each lane. */
+enum { LANES = 16 };
+typedef float vf __attribute__((vector_size(4 * LANES)));
+typedef int32_t vi __attribute__((vector_size(4 * LANES)));
+typedef uint32_t vu __attribute__((vector_size(4 * LANES)));
 
-    const float mean = sum / (float)n, atol = (float)j->atol, rtol = (float)j->rtol;
-    float se = 0, see = 0, sd = 0, sdd = 0, sed = 0, scc = 0, scr = 0, emax = 0, relmax = 0;
-    int beyond = 0;
-#pragma omp simd reduction(+ : se, see, sd, sdd, sed, scc, scr, beyond) reduction(max : emax, relmax)
-    for (int i = 0; i < n; i++) {
-        float a = c[i], b = r[i], e = a - b, d = b - mean, ae = fabsf(e), ab = fabsf(b);
-        float rel = ae / (ab > FLT_MIN ? ab : FLT_MIN);
-        se += e, see += e * e, sd += d, sdd += d * d, sed += e * d, scc += a * a, scr += a * b;
-        emax = ae > emax ? ae : emax;
-        relmax = rel > relmax ? rel : relmax;
-        beyond += ae > atol + rtol * ab;
+#define INLINE static inline __attribute__((always_inline))
+
+INLINE vf load(const float *p) { vf x; memcpy(&x, p, sizeof x); return x; }
+INLINE vf all(float x) { return x - (vf){0}; }
+INLINE vi choose(vi where, vi a, vi b) { return (a & where) | (b & ~where); }
+#ifdef __AVX512F__
+INLINE vi max_i(vi a, vi b) { return (vi)_mm512_max_epi32((__m512i)a, (__m512i)b); }
+INLINE vu max_u(vu a, vu b) { return (vu)_mm512_max_epu32((__m512i)a, (__m512i)b); }
+#else
+INLINE vi max_i(vi a, vi b) { return choose(a > b, a, b); }
+INLINE vu max_u(vu a, vu b) { return (vu)choose(a > b, (vi)a, (vi)b); }
+#endif
+INLINE vi magnitude(vf x) { return (vi)x & 0x7fffffff; } /* of finite numbers, ordered as they are */
+
+/* Sums and largest of lanes, out of line and from memory, so that the loops above keep theirs in registers. */
+static double sum_f(const float *s) {
+    float half[8], quarter[4];
+    for (int i = 0; i < 8; i++) half[i] = s[i] + s[i + 8];
+    for (int i = 0; i < 4; i++) quarter[i] = half[i] + half[i + 4];
+    return (quarter[0] + quarter[2]) + (quarter[1] + quarter[3]);
+}
+
+static int32_t sum_i(const int32_t *s) {
+    int32_t sum = 0;
+    for (int i = 0; i < LANES; i++) sum += s[i];
+    return sum;
+}
+
+static uint32_t max_of(const int32_t *s) {
+    uint32_t top = 0;
+    for (int i = 0; i < LANES; i++) top = (uint32_t)s[i] > top ? (uint32_t)s[i] : top;
+    return top;
+}
+
+INLINE int block_lanes(const job *j, const float *c, const float *r, int n, int64_t at, moments *m, int tolerance) {
+    double *out = j->out;
+    const int whole = n & -LANES;
+    float ct[LANES] = {0}, rt[LANES] = {0}; /* the rest of the block, filled up with zeros */
+    int32_t live[2 * LANES];                /* and which lanes of it are real */
+    memcpy(ct, c + whole, (size_t)(n - whole) * 4);
+    memcpy(rt, r + whole, (size_t)(n - whole) * 4);
+    for (int i = 0; i < 2 * LANES; i++) live[i] = i < LANES || i - LANES < n - whole ? -1 : 0;
+
+    vi ctop = {0}, rtop = {0};
+    vf sum = {0};
+    for (int i = 0; i < n; i += LANES) {
+        const vf x = load(i < whole ? c + i : ct), y = load(i < whole ? r + i : rt);
+        ctop = max_i(ctop, magnitude(x)), rtop = max_i(rtop, magnitude(y)), sum += y;
     }
+    const float limit = j->mask > -HUGE_F32 ? (float)fmax(-j->mask, 0) : HUGE_F32;
+    int32_t found[5][LANES];
+    float sums[7][LANES];
+    memcpy(found[0], &ctop, sizeof ctop), memcpy(found[1], &rtop, sizeof rtop), memcpy(sums[0], &sum, sizeof sum);
+    const uint32_t cbits = max_of(found[0]), rbits = max_of(found[1]), low = bits_of(TINY_F32);
+    if (cbits >= bits_of(limit) || rbits >= bits_of(limit)) return 0;
+    if ((cbits && cbits < low) || (rbits && rbits < low)) return 0;
+
+    const float mean = (float)(sum_f(sums[0]) / n), atol = (float)j->atol, rtol = (float)j->rtol;
+    const vf means = all(mean), rel = all((float)out[MAX_REL]), atols = all(atol), rtols = all(rtol);
+    const vi tiny = (vi){0} + 0x00800000; /* the smallest normal number */
+    vf vse = {0}, vee = {0}, vsd = {0}, vdd = {0}, ved = {0}, vcc = {0}, vcr = {0};
+    vu vulp = {0}; /* across zero it needs all 32 bits */
+    vi vmax = {0}, more = {0}, vdiffer = {0}, vbeyond = {0}; /* counts go down: true is -1 */
+    for (int i = 0; i < n; i += LANES) {
+        const int full = i < whole;
+        const vf x = load(full ? c + i : ct), y = load(full ? r + i : rt), e = x - y;
+        vi alive;
+        memcpy(&alive, live + (full ? 0 : LANES), sizeof alive);
+        const vf d = (vf)((vi)(y - means) & alive);
+        const vi A = magnitude(x), B = magnitude(y), ae = magnitude(e);
+        vse += e, vee += e * e, vsd += d, vdd += d * d, ved += e * d, vcc += x * x, vcr += x * y;
+        vmax = max_i(vmax, ae);
+        more |= (vf)ae > rel * (vf)max_i(B, tiny); /* a new largest |e|/|r| */
+        vdiffer += e != 0;
+        const vi opposite = ((vi)x ^ (vi)y) >> 31, near = A - B; /* +0 and -0 are one number */
+        vulp = max_u(vulp, (vu)choose(opposite, A + B, max_i(near, -near)));
+        if (tolerance) vbeyond += (vf)ae > atols + rtols * (vf)B;
+    }
+    const vf all_sums[7] = {vse, vee, vsd, vdd, ved, vcc, vcr};
+    const vi all_found[5] = {vmax, (vi)vulp, more, vdiffer, vbeyond};
+    memcpy(sums, all_sums, sizeof sums), memcpy(found, all_found, sizeof found);
+    const float emax = float_of(max_of(found[0]));
     if (emax > 0 && emax < TINY_F32) return 0;
 
-    uint32_t ulpmax = 0;
-    if (emax > 0) {
-        uint32_t edge[EDGES];
-        int over[EDGES] = {0};
-        for (int k = 0; k < EDGES; k++) edge[k] = (uint32_t)fmin(ldexp(edges[k], j->shift), UINT32_MAX);
-        int o0 = 0, o1 = 0, o2 = 0, o3 = 0, o4 = 0, o5 = 0, o6 = 0;
-#pragma omp simd reduction(+ : o0, o1, o2, o3, o4, o5, o6) reduction(max : ulpmax)
-        for (int i = 0; i < n; i++) {
-            uint32_t u = ulps32(c[i], r[i]);
-            ulpmax = u > ulpmax ? u : ulpmax;
-            o0 += u > edge[0], o1 += u > edge[1], o2 += u > edge[2], o3 += u > edge[3];
-            o4 += u > edge[4], o5 += u > edge[5], o6 += u > edge[6];
-        }
-        over[0] = o0, over[1] = o1, over[2] = o2, over[3] = o3, over[4] = o4, over[5] = o5, over[6] = o6;
-        for (int k = 0; k < EDGES; k++) out[OVER + k] += over[k];
-    }
-
-    const double cmax = float_of(cbits), rmax = float_of(rbits);
+    const double cmax = float_of(cbits), rmax = float_of(rbits), umax = max_of(found[1]);
     if (cmax > out[MAX_C]) out[MAX_C] = cmax;
     if (rmax > out[MAX_R]) out[MAX_R] = rmax;
-    if (relmax > out[MAX_REL]) {
-        out[MAX_REL] = relmax;
-        for (int i = 0; i < n; i++)
-            if (fabsf(c[i] - r[i]) / fmaxf(fabsf(r[i]), FLT_MIN) == relmax) { out[MAX_REL_AT] = (double)(at + i); break; }
+    if (emax > 0) {
+        if (max_of(found[2]))
+            for (int i = 0; i < n; i++) {
+                double x = fabsf(c[i] - r[i]) / (fabsf(r[i]) > FLT_MIN ? fabsf(r[i]) : FLT_MIN);
+                if (x > out[MAX_REL]) out[MAX_REL] = x, out[MAX_REL_AT] = (double)(at + i);
+            }
+        if (umax > out[MAX_ULP])
+            for (int i = 0; i < n; i++) {
+                double u = ulps32(c[i], r[i]);
+                if (u > out[MAX_ULP]) out[MAX_ULP] = u, out[MAX_ULP_AT] = (double)(at + i);
+            }
+        const int differ = -sum_i(found[3]), beyond = tolerance ? -sum_i(found[4]) : differ;
+        out[DIFFER] += differ;
+        out[BEYOND] += beyond;
+        if (beyond && out[BEYOND_AT] < 0)
+            for (int i = 0; i < n; i++)
+                if (fabsf(c[i] - r[i]) > atol + rtol * fabsf(r[i])) { out[BEYOND_AT] = (double)(at + i); break; }
+        if (j->worst && emax > out[FIELDS + 4 * (j->worst - 1)])
+            for (int i = 0; i < n; i++) keep(j, fabsf(c[i] - r[i]), (double)(at + i), c[i], r[i]);
+        if (j->histogram)
+            for (int i = 0; i < n; i++) count_ulps(j, ulps32(c[i], r[i]));
     }
-    if (ulpmax > out[MAX_ULP]) {
-        out[MAX_ULP] = ulpmax;
-        for (int i = 0; i < n; i++)
-            if (ulps32(c[i], r[i]) == ulpmax) { out[MAX_ULP_AT] = (double)(at + i); break; }
-    }
-    if (beyond && out[BEYOND_AT] < 0)
-        for (int i = 0; i < n; i++)
-            if (fabsf(c[i] - r[i]) > atol + rtol * fabsf(r[i])) { out[BEYOND_AT] = (double)(at + i); break; }
-    out[BEYOND] += beyond;
-    if (j->worst && emax > out[FIELDS + 4 * (j->worst - 1)])
-        for (int i = 0; i < n; i++) keep(j, fabsf(c[i] - r[i]), (double)(at + i), c[i], r[i]);
-
-    out[S_CC] += scc;
-    out[S_CR] += scr;
+    const double se = sum_f(sums[0]), sd = sum_f(sums[2]);
+    out[S_CC] += sum_f(sums[5]);
+    out[S_CR] += sum_f(sums[6]);
     m->n = n;
-    m->mean_r = (double)mean + sd / n;
-    m->m2_r = fmax((double)sdd - (double)sd * sd / n, 0);
-    m->mean_e = (double)se / n;
-    m->c_er = (double)sed - (double)se * sd / n;
-    m->ee = see;
+    m->mean_r = mean + sd / n;
+    m->m2_r = fmax(sum_f(sums[3]) - sd * sd / n, 0);
+    m->mean_e = se / n;
+    m->c_er = sum_f(sums[4]) - se * sd / n;
+    m->ee = sum_f(sums[1]);
     m->max_e = emax;
     return 1;
+}
+
+/* The fast way; 0 where the block needs care, and then nothing has been recorded. */
+static int block_f32(const job *j, const float *c, const float *r, int n, int64_t at, moments *m) {
+    return j->atol != 0 || j->rtol != 0 ? block_lanes(j, c, r, n, at, m, 1) : block_lanes(j, c, r, n, at, m, 0);
 }
 
 static int kind_of(double x, double mask) { return isnan(x) ? 1 : isinf(x) && x > 0 ? 2 : x <= mask ? 3 : 0; }
@@ -236,6 +300,7 @@ static void block_f64(const job *j, const double *c, const double *r, const doub
         if (skip[i]) continue;
         double e = exact ? exact[i] : c[i] - r[i], d = r[i] - m->mean_r, ae = fabs(e), ab = fabs(r[i]);
         double rel = ae / fmax(ab, tiny);
+        if (unit == F32 && rel > FLT_MAX) rel = INFINITY;
         double u = unit == F32 ? ulps32((float)c[i], (float)r[i]) : unit == F64 ? ulps64(c[i], r[i]) : ae;
         se += e, sd += d, m->m2_r += d * d, m->c_er += e * d, m->ee += e * e;
         out[S_CC] += c[i] * c[i], out[S_CR] += c[i] * r[i];
@@ -244,7 +309,8 @@ static void block_f64(const job *j, const double *c, const double *r, const doub
         if (ab > out[MAX_R]) out[MAX_R] = ab;
         if (rel > out[MAX_REL]) out[MAX_REL] = rel, out[MAX_REL_AT] = (double)(at + i);
         if (u > out[MAX_ULP]) out[MAX_ULP] = u, out[MAX_ULP_AT] = (double)(at + i);
-        for (int k = 0; k < EDGES; k++) out[OVER + k] += u > ldexp(edges[k], j->shift);
+        if (j->histogram) count_ulps(j, u);
+        out[DIFFER] += ae > 0;
         if (!(ae <= j->atol + j->rtol * ab)) {
             out[BEYOND]++;
             if (out[BEYOND_AT] < 0 || at + i < out[BEYOND_AT]) out[BEYOND_AT] = (double)(at + i);
@@ -285,8 +351,8 @@ static void differences(const int64_t *c, const int64_t *r, int n, double *e) {
 /* c and r as rows x cols, the first element being number `base` of the whole array; row: rows x 5 sums or NULL;
  * column: 5 x cols sums or NULL. -1: out of memory. */
 int fb_measure(const void *c, int ctype, const void *r, int rtype, int64_t rows, int64_t cols, int64_t base,
-               double atol, double rtol, double mask, int shift, int worst, double *out, double *row, double *column) {
-    const job j = {atol, rtol, mask, shift, worst, out, column, cols};
+               double atol, double rtol, double mask, int shift, int histogram, int worst, double *out, double *row, double *column) {
+    const job j = {atol, rtol, mask, shift, histogram, worst, out, column, cols};
     const int fast = ctype <= BF16 && rtype <= BF16;
     const int unit = fast ? F32 : ctype == F64 || rtype == F64 ? F64 : I64;
     float *panel = NULL;

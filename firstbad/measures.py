@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -19,6 +20,8 @@ from firstbad.errors import CompareError
 from firstbad.measures_numpy import FIELDS, MANTISSA, ULP_EDGES, Part, measure_numpy
 from firstbad.native import Native, address, native, parallel, shares
 
+#: types that go to the C code as they are
+_SAME = {np.dtype(name): name for name in ("float32", "float16", "float64", "uint8", "int32", "int64")}
 CODES = {"float32": 0, "float16": 1, "bfloat16": 2, "float64": 3, "bool": 4, "uint8": 4, "int32": 5, "int64": 6}
 
 
@@ -45,13 +48,14 @@ class Sums(NamedTuple):
     beyond_at: float
     mismatched: float
     mismatched_at: float
+    differ: float  # finite pairs that are not equal
     c_nan: float
     c_posinf: float
     c_neginf: float
     r_nan: float
     r_posinf: float
     r_neginf: float
-    over_0: float  # how many elements are more than 0, 1, 2, ... ulps apart: ULP_EDGES
+    over_0: float  # how many finite pairs are more than 0, 1, 2, ... ulps apart (ULP_EDGES), where that was wished
     over_1: float
     over_2: float
     over_4: float
@@ -112,6 +116,7 @@ class PairMeasures:
     shape: tuple[int, ...]
     dtype: str  # whose ulp is the unit
     sums: Sums
+    histogram: bool
     worst: tuple[Worst, ...]  # the worst elements, worst first; equal ones are not listed
     rows: Slices | None = None
     columns: Slices | None = None
@@ -137,7 +142,7 @@ class PairMeasures:
     @property
     def differing(self) -> int:
         """Elements that are not equal as numbers (+0 equals −0, NaN equals NaN)."""
-        return int(self.sums.over_0 + self.sums.mismatched)
+        return int(self.sums.differ + self.sums.mismatched)
 
     @property
     def equal(self) -> bool:
@@ -187,20 +192,20 @@ class PairMeasures:
         """1 where both are zero; 0 where one is, or where anything is mismatched."""
         if self.sums.mismatched:
             return 0.0
-        distance = self.cosine_distance
-        if distance < 0.01:  # here the dot product would lose what the distance keeps
-            return 1 - distance
-        norms = math.sqrt(self._rr) * math.sqrt(self.sums.cc)
-        return max(-1.0, min(1.0, self.sums.cr / norms)) if norms else 0.0
+        return 1 - self.cosine_distance
 
     @property
     def cosine_distance(self) -> float:
-        """1 − cosine, exact for small ones: (|e|² − (|c| − |r|)²) / (2 |c| |r|)."""
+        """1 − cosine; of alike arrays by (|e|² − (|c| − |r|)²) / (2 |c| |r|), which has all digits where 1 − cosine has
+        none left.
+        """
         if self.sums.mismatched:
             return 1.0
         c, r = math.sqrt(self.sums.cc), math.sqrt(self._rr)
         if c == 0 or r == 0:
             return 0.0 if c == r else 1.0
+        if self.sums.ee > 0.01 * self._rr:
+            return min(2.0, max(0.0, 1 - self.sums.cr / (c * r)))
         gap = (2 * self._er + self.sums.ee) / (c + r)
         return max(0.0, (self.sums.ee - gap * gap) / (2 * c * r))
 
@@ -240,7 +245,9 @@ class PairMeasures:
 
     @property
     def ulp_histogram(self) -> tuple[int, ...]:
-        """Finite pairs that are 0, up to 1, 2, 4, 16, 256, 65536 and more ulps apart: eight numbers."""
+        """Finite pairs that are 0, up to 1, 2, 4, 16, 256, 65536 and more ulps apart; () unless it was wished."""
+        if not self.histogram:
+            return ()
         over = [int(n) for n in (self.sums.finite, *self.sums[-len(ULP_EDGES) :], 0)]
         return tuple(a - b for a, b in pairwise(over))
 
@@ -284,6 +291,7 @@ def measure(
     dtype: str = "",
     atol: float = 0.0,
     rtol: float = 0.0,
+    histogram: bool = False,
     worst: int = 1,
     mask: float = -math.inf,
     rows: bool = False,
@@ -294,7 +302,7 @@ def measure(
 
     `dtype` is the engine's: it names the unit of the ulps, and "bfloat16" makes uint16 arrays bfloat16. `mask`: a value
     at or below it is masked, which is a kind of its own as NaN and ±inf are. `rows`, `columns`: sums for each row of
-    the last axis and each column across all rows.
+    the last axis and each column across all rows. `histogram`: count elements by their ulps.
     """
     if candidate.shape != reference.shape:
         raise CompareError(
@@ -317,11 +325,10 @@ def measure(
         shape = ((end - start) // D, D) if sliced and D else (1, end - start)
         pair = (flat_c[start:end], c_type, flat_r[start:end], r_type, shape, start)
         if library is None:
-            return measure_numpy(*pair, atol, rtol, mask, shift, worst, rows, columns)
-        return _compiled(library, *pair, atol, rtol, mask, shift, worst, rows, columns)
+            return measure_numpy(*pair, atol, rtol, mask, shift, histogram, worst, rows, columns)
+        return _compiled(library, *pair, atol, rtol, mask, shift, histogram, worst, rows, columns)
 
-    split = shares(T if sliced else D, c.nbytes + r.nbytes, threads)
-    parts = parallel(part, split)
+    parts = parallel(part, shares(T if sliced else D, 2 * c.nbytes, threads))
     out = _joined(parts)
     found = out[FIELDS:]
     if shift:
@@ -330,6 +337,7 @@ def measure(
         c.shape,
         unit,
         Sums._make(out[:FIELDS]),
+        histogram,
         tuple(
             Worst(found[i], int(found[i + 1]), found[i + 2], found[i + 3])
             for i in range(0, len(found), 4)
@@ -352,6 +360,7 @@ def _compiled(
     rtol: float,
     mask: float,
     shift: int,
+    histogram: bool,
     worst: int,
     rows: bool,
     columns: bool,
@@ -360,7 +369,20 @@ def _compiled(
     row = np.empty((shape[0], 5)) if rows else None
     column = np.empty((5, shape[1])) if columns else None
     status = library.measure(
-        *(address(c), CODES[c_type], address(r), CODES[r_type], *shape, base, atol, rtol, mask, shift, worst),
+        *(
+            address(c),
+            CODES[c_type],
+            address(r),
+            CODES[r_type],
+            *shape,
+            base,
+            atol,
+            rtol,
+            mask,
+            shift,
+            histogram,
+            worst,
+        ),
         *(address(out), None if row is None else address(row), None if column is None else address(column)),
     )
     if status:
@@ -370,6 +392,9 @@ def _compiled(
 
 def _plain(array: np.ndarray, dtype: str) -> tuple[np.ndarray, str]:
     """The array contiguous and in the machine's byte order, and the name of its type."""
+    name = _SAME.get(array.dtype, "")
+    if name and array.flags.c_contiguous:
+        return array, name
     name = array.dtype.name
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
@@ -391,9 +416,11 @@ def _same_type(c: np.ndarray, r: np.ndarray) -> tuple[np.ndarray, str, np.ndarra
     """Integers of two types as int64, anything else as float64."""
     integers = np.result_type(c, r).kind in "biu"
     wide = np.int64 if integers else np.float64
-    return c.astype(wide), np.dtype(wide).name, r.astype(wide), np.dtype(wide).name
+    with np.errstate(invalid="ignore"):  # of a signalling NaN
+        return c.astype(wide), np.dtype(wide).name, r.astype(wide), np.dtype(wide).name
 
 
+@cache
 def _unit(c_type: str, r_type: str, dtype: str) -> tuple[str, int]:
     """The type whose ulp is the unit, and log2 of that ulp in ulps of the arithmetic (float32 or float64)."""
     if c_type not in MANTISSA:

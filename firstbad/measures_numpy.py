@@ -12,7 +12,7 @@ import numpy as np
 
 MANTISSA = {"float64": 52, "float32": 23, "float16": 10, "bfloat16": 7}
 ULP_EDGES = (0, 1, 2, 4, 16, 256, 65536)  # of the ulp histogram: how many elements lie above each
-FIELDS = 26 + len(ULP_EDGES)  # measures.py: Sums
+FIELDS = 27 + len(ULP_EDGES)  # measures.py: Sums
 _BLOCK = 1 << 16
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -37,6 +37,7 @@ def measure_numpy(
     rtol: float,
     mask: float,
     shift: int,
+    histogram: bool,
     worst: int,
     rows: bool,
     columns: bool,
@@ -50,9 +51,11 @@ def measure_numpy(
     found: list[tuple[float, float, float, float]] = []
     float32 = c_type in MANTISSA and "float64" not in (c_type, r_type)
     tiny = 1.0 if c_type not in MANTISSA else float(np.finfo(np.float32 if float32 else np.float64).tiny)
+    most = float(np.finfo(np.float32 if float32 else np.float64).max)
     for start, end in _blocks(T, D, rows or columns):
-        raw_c, raw_r = _wide(c[start:end], c_type), _wide(r[start:end], r_type)
-        a, b = raw_c.astype(np.float64), raw_r.astype(np.float64)
+        with np.errstate(invalid="ignore"):  # of a signalling NaN
+            raw_c, raw_r = _wide(c[start:end], c_type), _wide(r[start:end], r_type)
+            a, b = raw_c.astype(np.float64), raw_r.astype(np.float64)
         index = np.arange(base + start, base + end, dtype=np.float64)
         kind_c, kind_r = _kinds(a, mask), _kinds(b, mask)
         fine = (kind_c == 0) & (kind_r == 0)
@@ -61,6 +64,7 @@ def measure_numpy(
             e = np.where(fine, _difference(raw_c, raw_r), 0.0)
             error = np.where(odd, np.inf, np.abs(e))
             rel = np.where(odd, np.inf, np.abs(e) / np.where(fine, np.maximum(np.abs(b), tiny), 1.0))
+            rel[rel > most] = np.inf
             outside = odd | (fine & ~(np.abs(e) <= atol + rtol * np.abs(b)))
             ulps = np.where(fine, _ulps(raw_c, raw_r), 0.0)
         x, y, ey = a[fine], b[fine], e[fine]
@@ -72,12 +76,14 @@ def measure_numpy(
             out[at] += flags.sum()
             if out[at + 1] < 0 and flags.any():
                 out[at + 1] = index[int(np.argmax(flags))]
+        out[20] += np.count_nonzero(e)
         for kind in (1, 2, 3):
-            out[19 + kind] += (kind_c == kind).sum()
-            out[22 + kind] += (kind_r == kind).sum()
-        out[26:] += [np.count_nonzero(ulps > edge * 2.0**shift) for edge in ULP_EDGES]
+            out[20 + kind] += (kind_c == kind).sum()
+            out[23 + kind] += (kind_r == kind).sum()
+        if histogram:
+            out[27:] += [np.count_nonzero(ulps > edge * 2.0**shift) for edge in ULP_EDGES]
         found = _worst(found, error, index, a, b, worst)
-        _add_slices(row, column, start, D, (e, np.where(odd, np.inf, e * e), np.where(fine, b, 0.0), error))
+        _add_slices(row, column, start, D, (e, e * e, np.where(fine, b, 0.0), error))
     found += [(0.0, -1.0, 0.0, 0.0)] * (worst - len(found))
     return Part([*out.tolist(), *(number for w in found for number in w)], row, column)
 
@@ -95,9 +101,9 @@ def _wide(array: Array, kind: str) -> Array:
     return array.astype(np.float32) if kind == "float16" else array
 
 
-def _kinds(array: np.ndarray, mask: float) -> np.ndarray:
+def _kinds(array: Array, mask: float) -> Array:
     """0 a number, 1 NaN, 2 +inf, 3 −inf or masked."""
-    kinds = np.isnan(array).astype(np.int8)
+    kinds: Array = np.isnan(array).astype(np.int8)
     kinds[array == np.inf] = 2
     kinds[array <= mask] = 3
     return kinds

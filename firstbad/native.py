@@ -18,7 +18,7 @@ import numpy as np
 from firstbad.errors import UsageError
 from firstbad.toolchain import build
 
-_FLAGS = ("-O3", "-ffp-contract=off", "-fno-math-errno", "-fopenmp-simd")
+_FLAGS = ("-O3", "-ffp-contract=off", "-fno-math-errno", "-fopenmp-simd", "-Wno-psabi")
 _SPLIT_BYTES = 1 << 20  # below this a thread costs more than it gives
 
 T = TypeVar("T")
@@ -34,7 +34,7 @@ class Native:
         self.measure: Callable[..., int] = library.fb_measure
         library.fb_measure.argtypes = [
             *(pointer, ctypes.c_int, pointer, ctypes.c_int, number, number, number),
-            *(real, real, real, ctypes.c_int, ctypes.c_int, pointer, pointer, pointer),
+            *(real, real, real, ctypes.c_int, ctypes.c_int, ctypes.c_int, pointer, pointer, pointer),
         ]
         library.fb_measure.restype = ctypes.c_int
         self._hash_words: Callable[..., int] = library.fb_hash_words
@@ -73,6 +73,8 @@ def cores() -> int:
 
 def shares(count: int, nbytes: int, threads: int | None = None) -> list[tuple[int, int]]:
     """`count` things of `nbytes` in all cut into (start, end), one a thread; a single one where they are small."""
+    if nbytes < 2 * _SPLIT_BYTES:
+        return [(0, count)]
     n = max(1, min(threads or cores(), nbytes // _SPLIT_BYTES, count))
     return [(count * i // n, count * (i + 1) // n) for i in range(n)]
 

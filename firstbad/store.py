@@ -145,7 +145,8 @@ def _native(array: np.ndarray) -> np.ndarray:
     if array.dtype.kind == "b":
         return np.asarray(np.not_equal(array.view(np.uint8), 0))  # of a scalar NumPy makes no array
     if array.dtype.kind == "f" and array.dtype.itemsize < 4:
-        return array.astype(np.float32)
+        with np.errstate(invalid="ignore"):  # of a signalling NaN
+            return array.astype(np.float32)
     if not array.dtype.isnative:
         return array.astype(array.dtype.newbyteorder("="))
     return array.view()

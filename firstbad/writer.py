@@ -300,7 +300,10 @@ def widened(array: np.ndarray, dtype: str) -> np.ndarray:
         return bits.view(np.float32)
     if dtype == "float16" and array.dtype.kind == "u":
         array = array.view(np.float16)
-    return array.astype(np.float32) if array.dtype == np.float16 else array
+    if array.dtype != np.float16:
+        return array
+    with np.errstate(invalid="ignore"):  # of a signalling NaN
+        return array.astype(np.float32)
 
 
 def link_name(text: str) -> str:
