@@ -198,6 +198,7 @@ INLINE int block_lanes(const job *j, const float *c, const float *r, int n, int6
     for (int i = 0; i < n; i += LANES) {
         const int full = i < whole;
         const vf x = load(full ? c + i : ct), y = load(full ? r + i : rt), e = x - y;
+        __builtin_prefetch(c + i + 2 * BLOCK), __builtin_prefetch(r + i + 2 * BLOCK); /* the blocks to come */
         vi alive;
         memcpy(&alive, live + (full ? 0 : LANES), sizeof alive);
         const vf d = (vf)((vi)(y - means) & alive);
