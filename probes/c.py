@@ -23,7 +23,7 @@ from firstbad.trace import TraceWriter
 from .plan import Plan
 from .plan_check import load
 from .planner import plan
-from .process import record
+from .process import record, wanted_of
 from .program import lower, write_weights
 from .stream import Replace
 
@@ -98,7 +98,7 @@ def capture(
                 stop=stop,
                 replace=replace,
                 replaced=replaced,
-                source=_HERE,
+                source=_HERE.parent,
             )
             recording = ended.recording
             tokens = tuple(recording.tokens)
@@ -107,10 +107,3 @@ def capture(
             writer.close(complete=not ended.death, death=ended.death)
     seconds = {"run": ended.seconds, "hand over": handed}
     return RunOutput(tokens, text, not ended.death, ended.death, seconds)
-
-
-def wanted_of(options: CaptureOptions) -> list[str] | None:
-    """Patterns of the values whose content is stored; None: all."""
-    if not options.steps:
-        return None
-    return [pattern for step in options.steps for pattern in (f"{step}/*", f"{step}.*/*")]

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from firstbad.errors import CompareError
+from firstbad.run import CaptureOptions
 from firstbad.trace import TraceWriter
 
 from . import wire
@@ -131,3 +132,10 @@ def _said(stderr: Path) -> str:
     telling = [line for line in lines if "ERROR: " in line or "runtime error: " in line]
     chosen = telling[0] if telling else lines[-1] if lines else ""
     return f": {chosen}" if chosen else ""
+
+
+def wanted_of(options: CaptureOptions) -> list[str] | None:
+    """Patterns of the values whose content is stored; None: all."""
+    if not options.steps:
+        return None
+    return [pattern for step in options.steps for pattern in (f"{step}/*", f"{step}.*/*")]

@@ -83,7 +83,7 @@ class Recording:
     def __init__(
         self, writer: TraceWriter, *, source: Path | None = None, reply: int = -1, replace: Replace | None = None
     ) -> None:
-        """`source`: folder whose files are named from it on; `reply`: descriptor for the answers of `replace`."""
+        """`source`: files in this folder are named from it on; `reply`: descriptor for the answers of `replace`."""
         self.tokens: list[int] = []
         self.texts: dict[str, str] = {}
         self.weights_changed: list[str] = []
@@ -170,7 +170,7 @@ class Recording:
 
     def _place(self, file: str) -> str:
         if self._source is not None and Path(file).is_relative_to(self._source):
-            return str(self._source.name / Path(file).relative_to(self._source))
+            return str(Path(file).relative_to(self._source))
         return file
 
     def _begun(self, number: int) -> Begun:

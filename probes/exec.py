@@ -1,0 +1,68 @@
+"""Any program that uses firstbad.h as a candidate: `exec:COMMAND`, arguments and all, the whole in quotes.
+
+The command runs where firstbad was started, with its records going into the trace. What the reference is given lies
+ready for it in the folder $FIRSTBAD_INPUTS: each input as NAME.npy, the rest in run.json (prompt, eos, suppress,
+begin_suppress, max_tokens, threads). A program may well bring its own. Leaves out building it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from firstbad.errors import UsageError
+from firstbad.run import CaptureOptions, Prepared, RunOutput
+from firstbad.session import meta_of
+from firstbad.trace import TraceWriter
+
+from .process import record, wanted_of
+
+
+def capture(argument: str, prepared: Prepared, trace_path: Path, options: CaptureOptions) -> RunOutput:
+    """Runs the command and records it; how it ended is told in the output."""
+    try:
+        command = shlex.split(argument)
+    except ValueError as error:
+        raise UsageError(f"cannot split `{argument}` into words: {str(error).lower()}") from None
+    if not command:
+        raise UsageError('`exec` needs the command to run: --candidate "exec:./engine clip.wav"')
+    trace_path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".exec-", dir=trace_path.parent) as scratch:
+        folder = Path(scratch)
+        _lay_out(prepared, options, folder)
+        meta = {**meta_of(prepared), "command": argument}
+        with TraceWriter(trace_path, role="candidate", engine="exec", meta=meta) as writer:
+            ended = record(
+                command,
+                writer,
+                folder,
+                timeout=options.timeout,
+                want=wanted_of(options),
+                environment={"FIRSTBAD_INPUTS": str(folder.resolve())},
+                source=Path.cwd(),
+            )
+            recording = ended.recording
+            tokens = tuple(recording.tokens)
+            text = recording.texts.get("text") or prepared.text(tokens)
+            writer.outputs({**recording.outputs(), "text": text})
+            writer.close(complete=not ended.death, death=ended.death)
+    return RunOutput(tokens, text, not ended.death, ended.death, {"run": ended.seconds})
+
+
+def _lay_out(prepared: Prepared, options: CaptureOptions, folder: Path) -> None:
+    for name, array in prepared.inputs.items():
+        np.save(folder / f"{name}.npy", array)
+    asked = {
+        "prompt": list(prepared.prompt),
+        "eos": prepared.eos,
+        "suppress": list(prepared.suppress),
+        "begin_suppress": list(prepared.begin_suppress),
+        "max_tokens": options.max_tokens,
+        "threads": options.threads or len(os.sched_getaffinity(0)),
+    }
+    (folder / "run.json").write_text(json.dumps(asked), "utf-8")
