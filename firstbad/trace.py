@@ -140,10 +140,10 @@ def open_trace(path: Path | str) -> Trace:
     )
 
 
-def mark_default(path: Path | str, step: str, name: str, difference: np.ndarray | None = None) -> None:
+def mark_default(path: Path | str, step: str, name: str, difference: np.ndarray | None = None) -> bool:
     """Make HDF5 viewers open the file on the value `name` of `step` (and its difference from the reference).
 
-    The file must not be open in this process: close its Trace first.
+    False where that value is not stored. The file must not be open in this process: close its Trace first.
     """
     import h5py
 
@@ -151,7 +151,7 @@ def mark_default(path: Path | str, step: str, name: str, difference: np.ndarray 
         value = trace.graph.by_key.get((step, name))
         where = trace._where(value) if value else None
     if where is None or not where.dataset:
-        raise CompareError(f"`{name}` of {step} is not stored in `{path}`: no viewer can open on it")
+        return False
     try:
         with h5py.File(path, "r+", track_order=True) as file:
             if "first_bad" in file:
@@ -169,6 +169,7 @@ def mark_default(path: Path | str, step: str, name: str, difference: np.ndarray 
     except OSError as error:
         line = str(error).splitlines()[0]
         raise CompareError(f"cannot mark the first bad value in `{path}`: {line}: close the trace first") from None
+    return True
 
 
 def _json(store: Store, name: str) -> Mapping[str, Any]:

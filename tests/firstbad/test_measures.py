@@ -43,7 +43,10 @@ def check(m: PairMeasures, c: np.ndarray, r: np.ndarray, rel: float = 1e-6) -> N
     """Against the formulas in float64, for arrays of finite numbers."""
     x, y = c.astype(np.float64).ravel(), r.astype(np.float64).ravel()
     e = x - y
-    near = lambda value: pytest.approx(value, rel=rel, abs=1e-300)  # noqa: E731
+
+    def near(value: float) -> object:
+        return pytest.approx(value, rel=rel, abs=1e-300)
+
     assert m.count == m.finite == e.size and m.mismatched == 0
     assert m.differing == np.count_nonzero(e)
     assert m.max_abs == m.max_abs_finite == near(np.abs(e).max())

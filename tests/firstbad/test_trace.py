@@ -270,16 +270,20 @@ def test_attrs_of_any_kind_become_json(tmp_path: Path) -> None:
 
 def test_mark_default_leads_viewers_to_the_value(tmp_path: Path) -> None:
     path = small(tmp_path / "t.h5")
-    mark_default(path, "encode", "m.fc")
-    mark_default(path, "encode", "m.copy", np.ones((3, 2), np.float32))
+    assert mark_default(path, "encode", "m.fc")
+    assert mark_default(path, "encode", "m.copy", np.ones((3, 2), np.float32))
     with h5py.File(path) as file:
         group = file[file.attrs["default"]]
         assert group.attrs["NX_class"] == "NXdata"
         assert group[group.attrs["signal"]][0, 0] == 1
         np.testing.assert_array_equal(group["value"], file["values/encode/m/fc"])
     assert validate(path) == []
-    with pytest.raises(CompareError, match="no viewer can open on it"):
-        mark_default(path, "encode", "nothing")
+    assert not mark_default(path, "encode", "nothing")
+    with open_trace(path) as trace:
+        trace.array(trace.graph.values[0])
+        assert trace.hdf5
+        with pytest.raises(CompareError, match="close the trace first"):
+            mark_default(path, "encode", "m.fc")
 
 
 KILLED = """
