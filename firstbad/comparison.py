@@ -19,10 +19,12 @@ import numpy as np
 import firstbad
 from firstbad.alignment import Alignment, align
 from firstbad.cause import BUDGET, Case, Cause, case_of, explain
+from firstbad.errors import UnstableReferenceError
 from firstbad.faults import Fault, Localised, localise
 from firstbad.graph import READ_CHANGED, READ_OK, READ_UNWRITTEN
 from firstbad.judge import distance
-from firstbad.local import Local, giver, measure
+from firstbad.local import Local, giver, kind_of, measure, sequential_of, sums_of
+from firstbad.noise import ROUNDOFF, Pool, excesses, floor
 from firstbad.precision import as_candidate
 from firstbad.region import replay_region
 from firstbad.replay import Executor
@@ -37,11 +39,13 @@ from firstbad.result import (
     Source,
     Worst,
 )
-from firstbad.statement import cause_statement, place, unravel
+from firstbad.statement import cause_statement, number, place, unravel
 from firstbad.weights import Weights, compare_weights
 from firstbad.wiring import overwritten, rewired
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from firstbad.trace import Trace
 
 EDITS = (overwritten, rewired)
@@ -134,7 +138,31 @@ def _explained(
 ) -> tuple[Case, Cause]:
     given = giver(reference, candidate, alignment)
     case = case_of(fault.first, reference, candidate, alignment, executor, given, local.pools)
+    check_reference(case)
     return case, explain(case, EDITS if budget > 0 else (), budget=budget, progress=progress)
+
+
+def check_reference(case: Case) -> None:
+    """No blame without a reference that holds: its own value must follow from its own inputs, by the same judge.
+
+    Raises UnstableReferenceError where replaying the region on the reference's values does not give the reference's.
+    """
+    reference, value = case.reference, case.judged.pair.reference
+    starts = frozenset(case.region.inputs)
+
+    def own(other: Value) -> NDArray[Any] | None:
+        return reference.array(other) if other.id in starts or other.kind in ("input", "constant") else None
+
+    replayed = replay_region(reference.graph, case.region, case.executor, own)
+    sums = sums_of(reference.array(value), replayed, value.dtype)
+    u = ROUNDOFF.get(value.dtype, ROUNDOFF["float32"])
+    order = None if replayed.exact else sequential_of(u, replayed)
+    limits = floor(sums, case.pools.get(kind_of(case.judged.op), Pool()), order)
+    if any(t.bad for t in excesses(sums, limits, exact=replayed.exact)):
+        raise UnstableReferenceError(
+            f"the reference does not reproduce itself: `{value.name}` of {value.step} is not what its own inputs give "
+            f"(off by {number(sums.local_error)}); check the machine and the PyTorch build, then capture again"
+        )
 
 
 def _fault_result(fault: Fault, case: Case, cause: Cause, localised: Localised, reference: Trace) -> FaultResult:

@@ -116,6 +116,7 @@ def diff(
     at = time.monotonic()
     room, prepared = prepare(spec)
     timings = {"import and load": time.monotonic() - (started or at)}
+    check_space(room, prepared, folder, options, tell)
     at = time.monotonic()
     tell("candidate")
     answer = capture_candidate(candidate, prepared, folder / "candidate.h5", options)
@@ -198,11 +199,17 @@ def output_folder(folder: Path) -> Path:
     return folder
 
 
-def check_space(folder: Path, needed: int) -> None:
-    """Refuses a capture that will not fit; `needed` in bytes."""
+def check_space(room: ModuleType, prepared: Prepared, folder: Path, options: CaptureOptions, tell: Tell) -> None:
+    """Says what the two traces will take, and refuses what will not fit. A room that cannot tell has no `footprint`."""
+    if not hasattr(room, "footprint") or options.steps:
+        return
+    first, token = room.footprint(prepared)
+    # How many tokens will come is not known before; what is asked for, or one short sentence, must fit.
+    needed = 2 * (first + token * (options.max_tokens or 32))
     free = shutil.disk_usage(folder).free
+    tell(f"two traces of {first / 1e6:,.0f} MB and {token / 1e6:.1f} MB a token")
     if needed > free:
         raise UsageError(
-            f"`{folder}` has {free / 1e9:.1f} GB free and the traces need about {needed / 1e9:.1f} GB: "
+            f"`{folder}` has {free / 1e9:.1f} GB free and the two traces need about {needed / 1e9:.1f} GB: "
             "use another folder with -o, or fewer steps with --steps or --max-tokens"
         )

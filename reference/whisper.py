@@ -84,6 +84,20 @@ def capture(
     return RunOutput(tokens=chosen, text=text, seconds=seconds)
 
 
+def footprint(prepared: Prepared) -> tuple[int, int]:
+    """Bytes of one trace, by the ops of the model: (encode and prefill, each further token)."""
+    c = {k: int(v) for k, v in prepared.config.items() if isinstance(v, int)}
+    T, D, V = c["max_source_positions"], c["d_model"], c["vocab_size"]
+    H, Hd = c["encoder_attention_heads"], c["decoder_attention_heads"]
+    front = 2 * T * D * 2 + 4 * T * D  # two convolutions with their activations, positions
+    layer = 11 * T * D + 2 * T * c["encoder_ffn_dim"] + 2 * H * T * T
+    cross = 2 * T * D
+    token = c["decoder_layers"] * (20 * D + 2 * c["decoder_ffn_dim"] + 2 * Hd * T) + 2 * V
+    encode = front + c["encoder_layers"] * layer + T * D
+    prefill = c["decoder_layers"] * cross + len(prepared.prompt) * token
+    return 4 * (encode + prefill), 4 * token
+
+
 def executor(prepared: Prepared) -> Executor:
     return Executor(prepared.weights)
 
