@@ -58,6 +58,7 @@ class CaptureOptions:
     timeout: float | None = None  # seconds until a silent candidate counts as hung
     steps: tuple[str, ...] = ()  # steps whose values are stored; (): all
     cflags: tuple[str, ...] = ()  # further compiler flags for the built-in engine
+    unfinished: bool = False  # the run whose tokens are given ended inside the step after its last token: that one too
 
 
 @dataclass(frozen=True)

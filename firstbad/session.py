@@ -10,7 +10,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -123,7 +123,8 @@ def diff(
     timings["candidate"] = time.monotonic() - at
     at = time.monotonic()
     tell("reference")
-    own = capture_reference(room, prepared, folder / "reference.h5", options, answer.tokens)
+    wishes = replace(options, unfinished=not answer.complete)
+    own = capture_reference(room, prepared, folder / "reference.h5", wishes, answer.tokens)
     timings["reference"] = time.monotonic() - at
     for side, run in (("candidate", answer), ("reference", own)):
         if "write" in run.seconds:

@@ -161,7 +161,7 @@ def _limit(prepared: Prepared, options: CaptureOptions, tokens: Sequence[int] | 
         bad = [t for t in tokens if not 0 <= t < prepared.model_object.config.vocab_size]
         if bad:
             raise UsageError(f"the candidate chose the token {bad[0]}, which the vocabulary does not have")
-        return min(room, max(1, len(tokens)))
+        return min(room, max(1, len(tokens) + options.unfinished))
     return room if options.max_tokens is None else max(1, min(room, options.max_tokens))
 
 

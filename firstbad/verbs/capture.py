@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
 from firstbad import options
@@ -31,16 +32,18 @@ def run(args: argparse.Namespace) -> int:
     from firstbad.trace import open_trace
 
     session.output_folder(args.output.parent)
-    tokens = None
+    tokens, unfinished = None, False
     if args.tokens_of is not None:
         with open_trace(args.tokens_of) as trace:
             tokens = tuple(int(t) for t in trace.outputs.get("tokens", ()))
+            unfinished = not trace.complete
     with progress("firstbad") as tell:
         tell("loading")
         room, prepared = session.prepare(spec)
         wishes = options.capture_options(args)
         if args.reference:
             tell("reference")
+            wishes = replace(wishes, unfinished=unfinished)
             output = session.capture_reference(room, prepared, args.output, wishes, tokens)
         else:
             tell("candidate")
