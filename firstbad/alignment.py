@@ -1,51 +1,34 @@
 """Alignment: which candidate value is which reference value, and how the candidate's array is read as the other's.
 
-By name and recorded shape: (step, name) pairs, unit axes ignored, axes permuted where the shapes say so and the
-contents decide. What has no partner is listed with its reason; nothing is paired by position, nothing dropped.
+In this order: a map that the user gives; the same name; a family's rule for names; the same content; the content that
+follows from the candidate's own values (so that a fault upstream does not matter); the place between matched
+neighbours. What has no partner is listed with its reason and the closest guess; nothing is paired by position in
+silence, nothing dropped. How each pair was found is in `Pair.how`.
 """
 
 from __future__ import annotations
 
-import itertools
+import difflib
 import math
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-
+from firstbad.families import Names, proposals
 from firstbad.graph import Graph, Value
-from firstbad.replay import moves_only
+from firstbad.layout import Layout, by_shape, distance
+from firstbad.replay import Executor, moves_only
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_SAMPLES = 4096
+    from firstbad.mapfile import Mapped
 
+__all__ = ["Alignment", "Layout", "Pair", "Unmatched", "align"]
 
-@dataclass(frozen=True)
-class Layout:
-    """How a candidate's array becomes the reference's: reshape to `split`, permute by `axes`, reshape to `shape`."""
-
-    shape: tuple[int, ...]
-    split: tuple[int, ...] = ()  # (): as it is
-    axes: tuple[int, ...] = ()  # (): in order
-
-    def apply(self, array: NDArray[Any]) -> NDArray[Any]:
-        """The candidate's array in the reference's logical shape (a view where possible)."""
-        if self.split:
-            array = array.reshape(self.split)
-        if self.axes:
-            array = array.transpose(self.axes)
-        return array.reshape(self.shape)
-
-    def undo(self, array: NDArray[Any]) -> NDArray[Any]:
-        """The reference's array in the candidate's order, flat."""
-        if not self.axes:
-            return array.reshape(-1)
-        inner = tuple(self.split[a] for a in self.axes)
-        return array.reshape(inner).transpose(np.argsort(self.axes)).reshape(-1)
+How = Literal["map", "name", "rule", "content", "predicted", "placed", "relabelled"]
 
 
 @dataclass(frozen=True)
@@ -55,6 +38,7 @@ class Pair:
     reference: Value
     candidate: Value
     layout: Layout
+    how: How = "name"
 
 
 @dataclass(frozen=True)
@@ -63,6 +47,7 @@ class Unmatched:
 
     value: Value
     reason: str
+    closest: str = ""  # name of the unmatched value of the other side that is most like it
 
 
 @dataclass(frozen=True)
@@ -81,35 +66,111 @@ class Alignment:
     def by_candidate(self) -> Mapping[int, Pair]:
         return {p.candidate.id: p for p in self.pairs}
 
+    @property
+    def words(self) -> str:
+        """For people: how the pairs were found, where it was not by name alone."""
+        said: dict[How, str] = {
+            "map": "by the map",
+            "rule": "by a rule for names",
+            "content": "by content",
+            "predicted": "by the content that follows from the candidate's own values",
+            "placed": "by their place between matched neighbours",
+            "relabelled": "against their names",
+        }
+        count = Counter(p.how for p in self.pairs)
+        found = [f"{count[how]} {words}" for how, words in said.items() if count[how]]
+        return f"{len(self.pairs)} values aligned: {', '.join(found)}, the rest by name" if found else ""
+
 
 Arrays = Callable[[Value], "NDArray[Any]"]
 
 
-def align(reference: Graph, candidate: Graph, reference_array: Arrays, candidate_array: Arrays) -> Alignment:
-    """Pairs the values of two graphs by step and name; arrays are only looked at where a layout is ambiguous."""
-    pairs, only_reference, matched = [], [], set()
-    for value in reference.values:
-        if value.kind not in ("value", "input"):
-            continue
-        partner = candidate.by_key.get((value.step, value.name))
-        if partner is None or partner.kind not in ("value", "input"):
-            only_reference.append(Unmatched(value, _why_alone(reference, value)))
-            continue
-        layout = _layout(value, partner, reference_array, candidate_array)
-        matched.add(partner.id)
+def align(
+    reference: Graph,
+    candidate: Graph,
+    reference_array: Arrays,
+    candidate_array: Arrays,
+    *,
+    executor: Executor | None = None,
+    mapped: Mapped | None = None,
+) -> Alignment:
+    """Pairs the values of two graphs. Arrays are only looked at where names and shapes leave a question open;
+    without an executor nothing is predicted from the candidate's own values."""
+    from firstbad.matching import Matcher
+
+    names = Names(reference)
+    pairs: dict[int, Pair] = {}
+    refused: dict[int, str] = {}  # reference id → why the candidate's value of its name does not fit
+    taken: set[int] = set()
+
+    def take(value: Value, partner: Value, how: How, layout: Layout | None = None) -> None:
+        layout = layout or _layout(value, partner, reference_array, candidate_array)
         if layout is None:
-            shapes = f"shape {list(partner.shape)} against {list(value.shape)}"
-            only_reference.append(Unmatched(value, f"the candidate's {shapes}"))
-            matched.discard(partner.id)
-        elif not partner.dataset and partner.same_as < 0:
-            only_reference.append(Unmatched(value, f"not captured by the candidate: {partner.reason or 'not stored'}"))
-        elif value.dataset or value.same_as >= 0:
-            pairs.append(Pair(value, partner, layout))
+            refused[value.id] = f"the candidate's shape {list(partner.shape)} against {list(value.shape)}"
+        elif not held(partner):
+            refused[value.id] = f"not captured by the candidate: {partner.reason or 'not stored'}"
+            taken.add(partner.id)
+        elif not held(value):
+            refused[value.id] = f"not captured: {value.reason or 'not stored'}"
+            taken.add(partner.id)
         else:
-            only_reference.append(Unmatched(value, f"not captured: {value.reason or 'not stored'}"))
-    alone = [v for v in candidate.values if v.kind in ("value", "input") and v.id not in matched]
-    only_candidate = tuple(Unmatched(v, _why_candidate_alone(reference, v)) for v in alone)
-    return Alignment(tuple(pairs), tuple(only_reference), only_candidate)
+            pairs[value.id] = Pair(value, partner, layout, how)
+            taken.add(partner.id)
+
+    theirs = [v for v in candidate.values if bears(v)]
+    for value, partner, layout in mapped.pairs(reference, candidate) if mapped else ():
+        take(value, partner, "map", layout)
+    own_names: dict[int, int] = {}
+    for partner in theirs:
+        same = reference.by_key.get((partner.step, partner.name))
+        if partner.id not in taken and same is not None and bears(same) and same.id not in pairs:
+            take(same, partner, "name")
+            own_names[partner.id] = same.id
+    for partner in theirs:
+        if partner.id in taken or partner.id in own_names:
+            continue
+        meant = _meant(names, partner, pairs, refused)
+        if meant is not None:
+            take(meant, partner, "rule")
+    matcher = Matcher(reference, candidate, reference_array, candidate_array, pairs, taken)
+    if matcher.leftovers:
+        matcher.by_content()
+        if executor is not None:
+            matcher.by_prediction(executor)
+    only_reference = tuple(
+        Unmatched(v, refused.get(v.id) or _why_alone(reference, v), _closest(v, matcher.leftovers))
+        for v in reference.values
+        if bears(v) and v.id not in pairs
+    )
+    alone = [v for v in theirs if v.id not in taken]
+    left = [u.value for u in only_reference]
+    only_candidate = tuple(Unmatched(v, _why_candidate_alone(reference, v), _closest(v, left)) for v in alone)
+    return Alignment(tuple(pairs[i] for i in sorted(pairs)), only_reference, only_candidate)
+
+
+def bears(value: Value) -> bool:
+    """Whether a value carries numbers of its own: no view, no weight, no constant."""
+    return value.kind in ("value", "input")
+
+
+def held(value: Value) -> bool:
+    """Whether its array is in the trace."""
+    return bool(value.dataset) or value.same_as >= 0
+
+
+def _meant(names: Names, partner: Value, pairs: Mapping[int, Pair], refused: Mapping[int, str]) -> Value | None:
+    """The reference value that the candidate's name means by a rule, where the shapes allow it."""
+    for proposal in (partner.name, *proposals(partner.name)):
+        value = names.find(partner.step, proposal)
+        if value is None or value.id in pairs or value.id in refused or not bears(value):
+            continue
+        if by_shape(value.shape, partner.shape) and _same_sort(value, partner):
+            return value
+    return None
+
+
+def _same_sort(value: Value, partner: Value) -> bool:
+    return ("float" in value.dtype) == ("float" in partner.dtype)
 
 
 def _why_alone(graph: Graph, value: Value) -> str:
@@ -125,51 +186,23 @@ def _why_candidate_alone(reference: Graph, value: Value) -> str:
     if partner is not None:
         return f"shape {list(value.shape)} cannot be read as the reference's {list(partner.shape)}"
     steps = [v.step for v in reference.values if v.name == value.name]
-    if steps:
+    if steps and value.step not in steps:
         return f"the reference has this name in {steps[0]}, not in {value.step}"
     return "no value of this name in the reference"
 
 
+def _closest(value: Value, left: Sequence[Value]) -> str:
+    """The unmatched value of the other side, of this step and size, whose name is most alike."""
+    size = math.prod(value.shape)
+    alike = [v.name for v in left if v.step == value.step and math.prod(v.shape) == size]
+    close = difflib.get_close_matches(value.name, alike, n=1, cutoff=0.3)
+    return close[0] if close else ""
+
+
 def _layout(value: Value, partner: Value, reference_array: Arrays, candidate_array: Arrays) -> Layout | None:
-    mine, theirs = _units_dropped(value.shape), _units_dropped(partner.shape)
-    if mine == theirs:
-        return Layout(value.shape)
-    if math.prod(mine) != math.prod(theirs):
-        return None
-    options = [Layout(value.shape, theirs, axes) for axes in _permutations(theirs, mine)]
-    if _merges(mine, theirs):
-        options.append(Layout(value.shape))
-    if len(options) <= 1:
+    """The layout that the shapes allow; contents decide between several."""
+    options = by_shape(value.shape, partner.shape)
+    if len(options) <= 1 or not held(value) or not held(partner):
         return options[0] if options else None
-    flat = reference_array(value).reshape(-1)
-    at = np.linspace(0, flat.size - 1, min(_SAMPLES, flat.size)).astype(np.int64)
-    array = candidate_array(partner)
-
-    def distance(layout: Layout) -> float:
-        return float(np.nan_to_num(np.abs(layout.apply(array).reshape(-1)[at] - flat[at]), nan=1e30).sum())
-
-    return min(options, key=distance)
-
-
-def _units_dropped(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(n for n in shape if n != 1)
-
-
-def _permutations(theirs: tuple[int, ...], mine: tuple[int, ...]) -> list[tuple[int, ...]]:
-    if sorted(theirs) != sorted(mine) or len(theirs) > 6:
-        return []
-    return [p for p in itertools.permutations(range(len(theirs))) if tuple(theirs[a] for a in p) == mine]
-
-
-def _merges(mine: tuple[int, ...], theirs: tuple[int, ...]) -> bool:
-    """Whether one shape only splits or merges neighbouring axes of the other: [T, H*K] and [T, H, K]."""
-    short, long = sorted((mine, theirs), key=len)
-    at = 0
-    for n in short:
-        product = 1
-        while at < len(long) and product < n:
-            product *= long[at]
-            at += 1
-        if product != n:
-            return False
-    return at == len(long)
+    wanted, array = reference_array(value), candidate_array(partner)
+    return min(options, key=lambda layout: distance(layout, array, wanted))

@@ -27,6 +27,8 @@ from firstbad.local import Local, giver, kind_of, measure, sequential_of, sums_o
 from firstbad.noise import ROUNDOFF, Pool, excesses, floor
 from firstbad.precision import as_candidate
 from firstbad.region import replay_region
+from firstbad.relabel import relabelled
+from firstbad.relabel import words as relabel_words
 from firstbad.replay import Executor
 from firstbad.result import (
     CauseResult,
@@ -46,6 +48,7 @@ from firstbad.wiring import overwritten, rewired
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from firstbad.mapfile import Mapped
     from firstbad.trace import Trace
 
 EDITS = (overwritten, rewired)
@@ -82,6 +85,7 @@ def compare(
     executor: Executor,
     *,
     budget: float = BUDGET,
+    mapped: Mapped | None = None,
     command: str = "",
     notes: Iterable[str] = (),
     timings: Mapping[str, float] | None = None,
@@ -89,11 +93,18 @@ def compare(
 ) -> Comparison:
     """Aligns, measures, localises and explains. `budget`: seconds of search for the cause of one fault."""
     clock = _Clock()
-    alignment = align(reference.graph, candidate.graph, reference.array, candidate.array)
+    alignment = align(
+        reference.graph, candidate.graph, reference.array, candidate.array, executor=executor, mapped=mapped
+    )
     executor = as_candidate(executor, reference.graph, candidate.graph, alignment)
     weights = compare_weights(reference, candidate, executor.weight)
     clock.lap("align")
     local = measure(reference, candidate, alignment, executor, progress=lambda name: progress(f"replay {name}"))
+    again = relabelled(alignment, local, reference, candidate)
+    if again is not None:
+        other = measure(reference, candidate, again, executor, progress=lambda name: progress(f"replay {name}"))
+        if _blamed(other) < _blamed(local):
+            alignment, local = again, other
     clock.lap("replay")
     localised = localise(local, alignment, reference.graph, candidate.graph)
     explained = [
@@ -116,7 +127,7 @@ def compare(
         outputs=outputs,
         coverage=coverage,
         stage=_stage(coverage, faults, outputs),
-        notes=(*notes, *(f"{w.name} of the candidate: {w.reason}" for w in weights.differ if w.reason)),
+        notes=(*notes, *_notes(alignment, weights)),
         environment=environment(reference, candidate),
         timings={**(timings or {}), **clock.seconds},
         files={"reference": str(reference.path), "candidate": str(candidate.path)},
@@ -124,6 +135,18 @@ def compare(
         death=candidate.death,
     )
     return Comparison(result, local, localised, alignment)
+
+
+def _blamed(local: Local) -> int:
+    """How many values of the model are wrong, whatever the steps."""
+    return len({judged.name for judged in local.values if judged.bad})
+
+
+def _notes(alignment: Alignment, weights: Weights) -> Iterable[str]:
+    if alignment.words:
+        yield alignment.words
+    yield from relabel_words(alignment)
+    yield from (f"{w.name} of the candidate: {w.reason}" for w in weights.differ if w.reason)
 
 
 def _explained(

@@ -59,6 +59,8 @@ def localise(local: Local, alignment: Alignment, reference: Graph, candidate: Gr
             damage[key] = source[key]
         elif judged.cumulative_bad and judged.exact and not judged.cumulative < 1:
             verdicts[key] = "near-tie"
+        elif judged.pair.how == "relabelled":
+            verdicts[key] = "misaligned"
         else:
             verdicts[key] = "clean"
     return Localised(faults, verdicts, damage)

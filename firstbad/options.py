@@ -6,9 +6,13 @@ import argparse
 import shlex
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from firstbad.errors import UsageError
 from firstbad.run import CaptureOptions, ModelSpec
+
+if TYPE_CHECKING:
+    from firstbad.mapfile import Mapped
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
@@ -48,6 +52,18 @@ def add_candidate(parser: argparse.ArgumentParser) -> None:
 def add_output(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", type=Path, default=Path("firstbad-out"), metavar="DIR", help="output folder")
     parser.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
+
+
+def add_map(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--map", type=Path, metavar="FILE", help="which candidate value is which, as `firstbad align --write` writes it"
+    )
+
+
+def mapped(args: argparse.Namespace) -> Mapped | None:
+    from firstbad.mapfile import load_map
+
+    return load_map(args.map) if args.map is not None else None
 
 
 def spec(args: argparse.Namespace) -> ModelSpec:

@@ -18,6 +18,7 @@ from typing import Any
 from firstbad.allocator import keep_large_blocks
 from firstbad.comparison import Comparison, compare
 from firstbad.errors import UsageError
+from firstbad.mapfile import Mapped
 from firstbad.result import save
 from firstbad.rooms import load, names
 from firstbad.run import CaptureOptions, ModelSpec, Prepared, RunOutput
@@ -103,6 +104,7 @@ def diff(
     options: CaptureOptions,
     *,
     budget: float,
+    mapped: Mapped | None = None,
     command: str = "",
     started: float | None = None,
     tell: Tell = silent,
@@ -135,6 +137,7 @@ def diff(
             other,
             room.executor(prepared),
             budget=budget,
+            mapped=mapped,
             command=command,
             notes=prepared.notes,
             timings=timings,
@@ -145,7 +148,14 @@ def diff(
 
 
 def compare_files(
-    reference: Path, candidate: Path, folder: Path | None, *, budget: float, command: str = "", tell: Tell = silent
+    reference: Path,
+    candidate: Path,
+    folder: Path | None,
+    *,
+    budget: float,
+    mapped: Mapped | None = None,
+    command: str = "",
+    tell: Tell = silent,
 ) -> Comparison:
     """Compares two traces on disk; the weights are found again from what the reference's trace says."""
     with open_trace(reference) as ours, open_trace(candidate) as theirs:
@@ -160,6 +170,7 @@ def compare_files(
             theirs,
             room.executor(prepared),
             budget=budget,
+            mapped=mapped,
             command=command,
             notes=ours.meta.get("notes", ()),
             progress=tell,

@@ -137,7 +137,7 @@ class Recorder(TorchDispatchMode):
         if word.startswith(("empty", "new_empty")):
             for o in outputs:
                 o.zero_()  # what nobody has written yet: the same in every run
-        if torch.Tag.nondeterministic_seeded in func.tags or word.startswith(("empty", "new_empty")):
+        if _draws(func, args, kwargs) or word.startswith(("empty", "new_empty")):
             for o in outputs:
                 self._freeze(o, word)
             return result
@@ -345,6 +345,17 @@ class Recorder(TorchDispatchMode):
         self.sink.op(op)
         self.write_seconds += time.perf_counter() - start
         self.ops += 1
+
+
+def _draws(op: OpOverload, args: Any, kwargs: Any) -> bool:
+    """Does this call draw random numbers? Fused attention could, but does so only for its dropout."""
+    if torch.Tag.nondeterministic_seeded not in op.tags:
+        return False
+    names = [a.name for a in op._schema.arguments]
+    if "dropout_p" not in names:
+        return True
+    at = names.index("dropout_p")
+    return bool(args[at] if at < len(args) else kwargs.get("dropout_p", 0.0))
 
 
 def _offset(root: Root, t: torch.Tensor) -> int:

@@ -16,6 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("candidate", type=Path, metavar="CANDIDATE.h5")
     parser.add_argument("-o", "--output", type=Path, metavar="DIR", help="folder for result.json")
     parser.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
+    options.add_map(parser)
     parser.add_argument("--budget", type=float, default=10.0, metavar="SECONDS", help="search for the cause of a fault")
 
 
@@ -31,6 +32,7 @@ def run(args: argparse.Namespace) -> int:
             args.candidate,
             args.output,
             budget=args.budget,
+            mapped=options.mapped(args),
             command=options.command_line(),
             tell=tell,
         )

@@ -16,6 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_candidate(parser)
     options.add_capture(parser)
     options.add_output(parser)
+    options.add_map(parser)
     parser.add_argument("--budget", type=float, default=10.0, metavar="SECONDS", help="search for the cause of a fault")
 
 
@@ -35,6 +36,7 @@ def run(args: argparse.Namespace) -> int:
             args.output,
             options.capture_options(args),
             budget=args.budget,
+            mapped=options.mapped(args),
             command=options.command_line(),
             started=started,
             tell=tell,

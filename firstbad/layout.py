@@ -1,0 +1,235 @@
+"""Layouts: how a candidate's array is read as the reference's value, and the search for it.
+
+Tried in order of simplicity: as it is, unit axes dropped, axes permuted, heads split or merged, a flat array, a part of
+a fused or padded one, equal blocks (shards, rows) in another order. Contents decide wherever two fit the shapes.
+Leaves out which values belong together: alignment.py.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+SAMPLES = 4096
+"""Elements by which layouts are compared."""
+
+NEAR = 0.1
+"""Relative distance under which two arrays are the same value with noise: a wrong order leaves about 1.4."""
+
+ROWS = 4096
+"""Rows that are looked up one by one in another order, at most."""
+
+_MOST_AXES = 6
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Take `part`, reshape to `split`, permute by `axes`, put blocks into `order`, reshape to `shape`."""
+
+    shape: tuple[int, ...]
+    split: tuple[int, ...] = ()  # (): as it is
+    axes: tuple[int, ...] = ()  # (): in order
+    part: tuple[int, int, int] = ()  # type: ignore[assignment]  # (axis, start, stop) of the candidate's array; (): all
+    order: tuple[int, ...] = ()  # of equal blocks along axis `along` of the reference's shape
+    along: int = 0
+
+    def apply(self, array: NDArray[Any]) -> NDArray[Any]:
+        """The candidate's array in the reference's logical shape (a view where possible)."""
+        if self.part:
+            axis, start, stop = self.part
+            array = array[(slice(None),) * axis + (slice(start, stop),)]
+        if self.split:
+            array = array.reshape(self.split)
+        if self.axes:
+            array = array.transpose(self.axes)
+        array = array.reshape(self.shape)
+        return _in_order(array, self.along, self.order) if self.order else array
+
+    def undo(self, array: NDArray[Any]) -> NDArray[Any]:
+        """The reference's array in the candidate's order, flat; of a part, that part only."""
+        if self.order:
+            array = _in_order(array, self.along, tuple(int(i) for i in np.argsort(self.order)))
+        if not self.axes:
+            return array.reshape(-1)
+        inner = tuple(self.split[a] for a in self.axes)
+        return array.reshape(inner).transpose(np.argsort(self.axes)).reshape(-1)
+
+    @property
+    def words(self) -> str:
+        """For people: "axes permuted to (1, 0, 2)", or "" where nothing is changed."""
+        said = []
+        if self.part:
+            said.append(f"part {self.part[1]}:{self.part[2]} of axis {self.part[0]}")
+        if self.axes and self.axes != tuple(range(len(self.axes))):
+            said.append(f"axes {list(self.split)} permuted by {list(self.axes)}")
+        if self.order:
+            said.append(f"{len(self.order)} blocks of axis {self.along} in another order")
+        return ", ".join(said)
+
+
+def _in_order(array: NDArray[Any], along: int, order: tuple[int, ...]) -> NDArray[Any]:
+    n = array.shape[along] // len(order)
+    rows = (np.asarray(order)[:, None] * n + np.arange(n)).reshape(-1)
+    taken: NDArray[Any] = array.take(rows, axis=along)
+    return taken
+
+
+def by_shape(mine: tuple[int, ...], theirs: tuple[int, ...]) -> list[Layout]:
+    """Every layout that the shapes allow for arrays of equal size; `mine` is the reference's."""
+    if math.prod(mine) != math.prod(theirs):
+        return []
+    short, other = units_dropped(mine), units_dropped(theirs)
+    if short == other:
+        return [Layout(mine)]
+    found = [Layout(mine, other, axes) for axes in _permutations(other, short)]
+    if _merges(short, other):
+        found.append(Layout(mine))
+    for split in _refined(other, short):  # the candidate's merged axes are split as the reference's are
+        found += [Layout(mine, split, axes) for axes in _permutations(split, short)]
+    for split in _refined(short, other):  # and the other way round
+        found += [Layout(mine, other, axes) for axes in _permutations(other, split)]
+    if len(other) == 1 and len(short) > 1:  # flat: any order of the reference's axes
+        for axes in itertools.permutations(range(len(short))):
+            back = tuple(int(i) for i in np.argsort(axes))
+            found.append(Layout(mine, tuple(short[a] for a in axes), back))
+    return list(dict.fromkeys(_plain(layout) for layout in found))
+
+
+def _plain(layout: Layout) -> Layout:
+    return Layout(layout.shape) if layout.axes == tuple(range(len(layout.axes))) else layout
+
+
+def parts(mine: tuple[int, ...], theirs: tuple[int, ...]) -> Iterator[Layout]:
+    """Layouts that take a part of a larger array: one of several fused side by side, or what is not padding."""
+    short = units_dropped(mine)
+    other = theirs
+    if math.prod(other) <= math.prod(mine):
+        return
+    for axis, n in enumerate(other):
+        rest = math.prod(other) // n
+        if rest == 0 or math.prod(mine) % rest:
+            continue
+        wanted = math.prod(mine) // rest
+        if not 0 < wanted < n:
+            continue
+        starts = range(0, n - wanted + 1, wanted) if n % wanted == 0 else (0, n - wanted)
+        for start in starts:
+            taken = (*other[:axis], wanted, *other[axis + 1 :])
+            for layout in by_shape(short, taken):
+                yield replace(layout, shape=mine, part=(axis, start, start + wanted), split=layout.split)
+
+
+def distance(layout: Layout, array: NDArray[Any], reference: NDArray[Any], samples: int = SAMPLES) -> float:
+    """Relative distance of a candidate's array, read so, from the reference's, on a sample; NaN counts as far."""
+    if reference.size == 0:
+        return 0.0
+    at = np.unravel_index(_sample(reference.size, samples), reference.shape)
+    own = np.asarray(layout.apply(array)[at], np.float64)
+    wanted = np.asarray(reference[at], np.float64)
+    same = (own == wanted) | (np.isnan(own) & np.isnan(wanted))
+    size = float(np.linalg.norm(np.where(np.abs(wanted) < 1e30, np.nan_to_num(wanted), 0)))
+    with np.errstate(over="ignore", invalid="ignore"):
+        apart = np.where(same, 0, np.nan_to_num(own - wanted, nan=1e30, posinf=1e30, neginf=1e30))
+        return float(np.linalg.norm(np.clip(apart, -1e30, 1e30))) / (size or 1.0)
+
+
+def _sample(size: int, samples: int) -> NDArray[np.int64]:
+    if size <= samples:
+        return np.arange(size)
+    # a fixed stride would meet the same column of every row
+    return np.asarray(np.random.default_rng(size).integers(0, size, samples))
+
+
+def best(
+    mine: tuple[int, ...], array: NDArray[Any], reference: NDArray[Any], *, near: float = NEAR
+) -> tuple[Layout, float] | None:
+    """The layout under which two arrays of equal size agree to within `near`; the simplest first."""
+    found = min(
+        ((layout, distance(layout, array, reference)) for layout in by_shape(mine, array.shape)),
+        key=lambda pair: pair[1],
+        default=None,
+    )
+    if found is not None and found[1] <= near:
+        return found
+    return reordered(mine, array, reference, near) if found is not None else None
+
+
+def best_part(
+    mine: tuple[int, ...], array: NDArray[Any], reference: NDArray[Any], *, near: float = NEAR
+) -> tuple[Layout, float] | None:
+    """The part of a larger array that agrees."""
+    found = ((layout, distance(layout, array, reference)) for layout in parts(mine, array.shape))
+    return next((pair for pair in found if pair[1] <= near), None)
+
+
+def reordered(
+    mine: tuple[int, ...], array: NDArray[Any], reference: NDArray[Any], near: float
+) -> tuple[Layout, float] | None:
+    """The same rows (of some axis) in another order: each is looked up by its numbers."""
+    if units_dropped(mine) != units_dropped(array.shape) or reference.size == 0:
+        return None
+    array = array.reshape(mine)
+    for along, n in enumerate(mine):
+        if not 1 < n <= ROWS:
+            continue
+        own = np.moveaxis(array, along, 0).reshape(n, -1)
+        wanted = np.moveaxis(reference, along, 0).reshape(n, -1)
+        order = _matching_rows(np.asarray(own, np.float64), np.asarray(wanted, np.float64))
+        if order is not None:
+            layout = Layout(mine, order=order, along=along)
+            apart = distance(layout, array, reference)
+            if apart <= near:
+                return layout, apart
+    return None
+
+
+def _matching_rows(own: NDArray[np.float64], wanted: NDArray[np.float64]) -> tuple[int, ...] | None:
+    """For each wanted row the one of `own` that is nearest, where that is one to one."""
+    columns = _sample(own.shape[1], 64)
+    a, b = np.nan_to_num(own[:, columns]), np.nan_to_num(wanted[:, columns])
+    a, b = np.clip(a, -1e9, 1e9), np.clip(b, -1e9, 1e9)
+    apart = (b**2).sum(1)[:, None] - 2 * b @ a.T + (a**2).sum(1)[None]
+    order = apart.argmin(1)
+    return tuple(int(i) for i in order) if len(set(order.tolist())) == len(order) else None
+
+
+def units_dropped(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(n for n in shape if n != 1)
+
+
+def _permutations(theirs: tuple[int, ...], mine: tuple[int, ...]) -> list[tuple[int, ...]]:
+    if sorted(theirs) != sorted(mine) or len(theirs) > _MOST_AXES:
+        return []
+    return [p for p in itertools.permutations(range(len(theirs))) if tuple(theirs[a] for a in p) == mine]
+
+
+def _refined(coarse: tuple[int, ...], fine: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    """`coarse` with axes split so that its sizes are those of `fine` in some order."""
+    if len(fine) > _MOST_AXES or len(coarse) >= len(fine):
+        return
+    for order in itertools.permutations(range(len(fine))):
+        sizes = tuple(fine[a] for a in order)
+        if _merges(coarse, sizes):
+            yield sizes
+
+
+def _merges(mine: tuple[int, ...], theirs: tuple[int, ...]) -> bool:
+    """Whether one shape only splits or merges neighbouring axes of the other: [T, H*K] and [T, H, K]."""
+    short, long = sorted((mine, theirs), key=len)
+    at = 0
+    for n in short:
+        product = 1
+        while at < len(long) and product < n:
+            product *= long[at]
+            at += 1
+        if product != n:
+            return False
+    return at == len(long)

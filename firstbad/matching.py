@@ -1,0 +1,289 @@
+"""Matching of values that names have left over: by content, by what the candidate's own values predict, by place.
+
+A pair found by content is proved element by element under one layout; a sketch only says where to look. Prediction
+replays the reference on the candidate's values and looks for the result, so what lies behind a fault is still found.
+A value that is itself wrong has no content to go by: it is placed between matched neighbours, by edges where the
+candidate has them, and only where nothing behind it contradicts that. Leaves out names: alignment.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from firstbad.alignment import Arrays, How, Pair, bears, held
+from firstbad.graph import Graph, Op, Value
+from firstbad.layout import NEAR, Layout, best, best_part, by_shape, distance
+from firstbad.replay import Executor, moves_only
+from firstbad.sketch import Sketch, similar, sketch
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+PLACED = 40
+"""Values placed by their neighbours in one alignment, at most: each costs a replay of what follows."""
+
+CLOSE_RACE = 3.0
+"""Between two contents that both fit, the nearer by this factor wins; else edges decide."""
+
+
+class Matcher:
+    """Adds to `pairs` (reference id → pair) and `taken` (candidate ids)."""
+
+    def __init__(
+        self,
+        reference: Graph,
+        candidate: Graph,
+        reference_array: Arrays,
+        candidate_array: Arrays,
+        pairs: dict[int, Pair],
+        taken: set[int],
+    ) -> None:
+        self.reference = reference
+        self.candidate = candidate
+        self.reference_array = reference_array
+        self.candidate_array = candidate_array
+        self.pairs = pairs
+        self.taken = taken
+        self._sketches: dict[int, Sketch] = {}
+        self._partner = {p.candidate.id: p.reference.id for p in pairs.values()}
+        self._behind: dict[int, bool] = {}  # reference id → whether the candidate's value follows from what was guessed
+
+    @property
+    def leftovers(self) -> list[Value]:
+        """Candidate values with content and without a partner."""
+        return [v for v in self.candidate.values if bears(v) and held(v) and v.id not in self.taken]
+
+    def by_content(self) -> None:
+        """Against the reference's own run: everything that no fault has reached."""
+        wanted = [v for v in self.reference.values if bears(v) and held(v) and v.id not in self.pairs]
+        wanted.sort(key=lambda v: (self._moves(v), v.id))  # a computed value before its copies
+        for value in wanted:
+            if value.same_as < 0:
+                self._match(value, self.reference_array(value), "content")
+
+    def by_prediction(self, executor: Executor) -> None:
+        """Against what follows from the candidate's own values; where that finds nothing, by place."""
+        for _ in range(PLACED):
+            self._predict(executor)
+            if not self.leftovers or not self._place():
+                return
+
+    def _match(self, value: Value, array: NDArray[Any], how: How) -> bool:
+        """Looks for the one leftover with this content."""
+        mine = sketch(array)
+        if not mine.telling:
+            return False
+        found: list[tuple[float, Value, Layout]] = []
+        for other in self.leftovers:
+            if other.step != value.step:
+                continue
+            fit = self._fit(value, array, mine, other)
+            if fit is not None:
+                found.append((fit[1], other, fit[0]))
+        if not found:
+            return False
+        found.sort(key=lambda f: f[0])
+        nearest = found[0][0]
+        race = [f for f in found if f[0] <= CLOSE_RACE * nearest + 1e-7]
+        race.sort(key=lambda f: (-self._shared_inputs(value, f[1]), self._moves_candidate(f[1]), f[1].id))
+        _, other, layout = race[0]
+        self._pair(value, other, layout, how)
+        return True
+
+    def _fit(self, value: Value, array: NDArray[Any], mine: Sketch, other: Value) -> tuple[Layout, float] | None:
+        size, theirs = math.prod(value.shape), math.prod(other.shape)
+        if theirs == size and similar(mine, self._sketch(other)):
+            return best(value.shape, self.candidate_array(other), array)
+        if theirs > size > 1 and len(other.shape) <= 4:
+            return best_part(value.shape, self.candidate_array(other), array)
+        return None
+
+    def _sketch(self, value: Value) -> Sketch:
+        if value.id not in self._sketches:
+            self._sketches[value.id] = sketch(self.candidate_array(value))
+        return self._sketches[value.id]
+
+    def _pair(self, value: Value, other: Value, layout: Layout, how: How) -> None:
+        self.pairs[value.id] = Pair(value, other, layout, how)
+        if not layout.part:  # other parts of a fused value may still be taken
+            self.taken.add(other.id)
+        self._partner[other.id] = value.id
+
+    def _moves(self, value: Value) -> bool:
+        return value.op >= 0 and moves_only(self.reference.ops[value.op])
+
+    def _moves_candidate(self, value: Value) -> bool:
+        kind = self.candidate.ops[value.op].kind.lower() if value.op >= 0 else ""
+        return any(word in kind for word in ("reshape", "transpose", "squeeze", "identity", "view", "copy", "cast"))
+
+    def _shared_inputs(self, value: Value, other: Value) -> int:
+        """How many inputs of the two are known to be the same."""
+        mine = _boundary(self.reference, value, lambda i: i in self.pairs)
+        theirs = _boundary(self.candidate, other, lambda i: i in self._partner)
+        return len(mine & {self._partner[i] for i in theirs})
+
+    def _predict(self, executor: Executor) -> None:
+        """One pass in execution order; only ops whose output has no partner yet (or was never checked) are run."""
+        left = {value: len(ops) for value, ops in self.reference.readers.items()}
+        known: dict[int, NDArray[Any]] = {}
+        guessed: set[int] = set()
+        self._behind = {}
+        wanted_steps = {v.step for v in self.leftovers}
+        for op in self.reference.ops:
+            inputs = {r.value: known[r.value] for r in op.reads if self._look_up(r.value, known)}
+            from_guess = any(r.value in guessed for r in op.reads)
+            open_ = [w for w in op.writes if w not in self.pairs]
+            if (open_ or from_guess) and (op.step in wanted_steps or any(left.get(w, 0) for w in op.writes)):
+                for written, array in zip(op.writes, executor.run(op, inputs, "float32"), strict=True):
+                    self._predicted(written, array, op, known, guessed, from_guess)
+            for read in {r.value for r in op.reads}:
+                left[read] = left.get(read, 1) - sum(r.value == read for r in op.reads)
+                if left[read] <= 0:
+                    known.pop(read, None)
+
+    def _predicted(
+        self, written: int, array: NDArray[Any], op: Op, known: dict[int, Any], guessed: set[int], from_guess: bool
+    ) -> None:
+        value = self.reference.values[written]
+        pair = self.pairs.get(written)
+        if pair is not None:
+            if from_guess and np.issubdtype(array.dtype, np.floating):
+                own = self.candidate_array(pair.candidate)
+                self._behind[written] = distance(pair.layout, own, array) <= NEAR
+            return
+        known[written] = array
+        if bears(value) and np.issubdtype(array.dtype, np.floating) and not moves_only(op) and value.same_as < 0:
+            array = np.asarray(array, np.float32)
+            if self._match(value, array, "predicted"):
+                del known[written]
+                self._look_up(written, known)
+                return
+            guessed.add(written)
+        elif from_guess:
+            guessed.add(written)
+
+    def _look_up(self, value: int, known: dict[int, NDArray[Any]]) -> bool:
+        """Puts what stands for a value into `known`: the candidate's array, or the reference's own input."""
+        if value < 0:
+            return False
+        if value not in known:
+            record = self.reference.values[value]
+            pair = self.pairs.get(value)
+            if pair is not None:
+                known[value] = pair.layout.apply(self.candidate_array(pair.candidate))
+            elif record.kind in ("input", "constant"):
+                known[value] = self.reference_array(record)
+        return value in known
+
+    def _place(self) -> bool:
+        """Pairs the first reference value that must be wrong with the one candidate value that can be it."""
+        for value in self.reference.values:
+            if (
+                not bears(value)
+                or value.id in self.pairs
+                or value.op < 0
+                or self._moves(value)
+                or value.same_as >= 0
+                or not held(value)
+                or self._explained(value)
+            ):
+                continue
+            other = self._placed(value)
+            if other is not None:
+                layouts = by_shape(value.shape, other.shape)
+                wanted, array = self.reference_array(value), self.candidate_array(other)
+                layout = min(layouts, key=lambda one: distance(one, array, wanted))
+                self._pair(value, other, layout, "placed")
+                return True
+        return False
+
+    def _explained(self, value: Value) -> bool:
+        """Whether something behind the value is right if the value is what it should be: then it is not wrong."""
+        return any(self._behind.get(i, self.pairs[i].how in ("content", "predicted")) for i in self._after(value))
+
+    def _after(self, value: Value) -> set[int]:
+        """The nearest paired values that were computed from this one."""
+        found: set[int] = set()
+        seen: set[int] = set()
+        stack = [value.id]
+        while stack:
+            for op in self.reference.readers.get(stack.pop(), ()):
+                for written in self.reference.ops[op].writes:
+                    if written in seen:
+                        continue
+                    seen.add(written)
+                    if written in self.pairs:
+                        found.add(written)
+                    else:
+                        stack.append(written)
+        return found
+
+    def _placed(self, value: Value) -> Value | None:
+        options = [
+            other
+            for other in self.leftovers
+            if other.step == value.step and by_shape(value.shape, other.shape) and not self._moves_candidate(other)
+        ]
+        mine = _boundary(self.reference, value, lambda i: i in self.pairs)
+        behind = self._after(value)
+        scored = []
+        for other in options:
+            if other.op >= 0 and self.candidate.ops[other.op].reads:
+                theirs = {self._partner[i] for i in _boundary(self.candidate, other, lambda i: i in self._partner)}
+                union = mine | theirs
+                scored.append((len(mine & theirs) / len(union) if union else 0.0, other))
+            elif self._between(other, mine, behind):
+                scored.append((1.0, other))
+        good = [s for s in scored if s[0] >= 0.5]
+        if not good:
+            return None
+        top = max(s[0] for s in good)
+        first = [other for score, other in good if score == top]
+        # several fit: the engine computes in steps what the reference does in one, and the last of them is it
+        return first[0] if len(first) == 1 else self._last_of_chain(first)
+
+    def _between(self, other: Value, before: Iterable[int], behind: Iterable[int]) -> bool:
+        after_all = all(self.pairs[i].candidate.id < other.id for i in before)
+        return after_all and all(other.id < self.pairs[i].candidate.id for i in behind)
+
+    def _last_of_chain(self, options: list[Value]) -> Value | None:
+        """Of values that follow from each other the last one; None where they are unrelated."""
+        if all(v.op < 0 or not self.candidate.ops[v.op].reads for v in options):
+            return None
+        ordered = sorted(options, key=lambda v: v.id)
+        chained = all(earlier.id in _upstream(self.candidate, later) for earlier, later in pairwise(ordered))
+        return ordered[-1] if chained else None
+
+
+def _boundary(graph: Graph, value: Value, stop: Callable[[int], bool]) -> set[int]:
+    """The nearest values upstream for which `stop` holds."""
+    found: set[int] = set()
+    seen: set[int] = set()
+    stack = [value]
+    while stack:
+        for source in graph.inputs_of(stack.pop()):
+            if source.id in seen or source.kind == "weight":
+                continue
+            seen.add(source.id)
+            if stop(source.id):
+                found.add(source.id)
+            else:
+                stack.append(source)
+    return found
+
+
+def _upstream(graph: Graph, value: Value) -> set[int]:
+    """Everything that a value was computed from."""
+    found: set[int] = set()
+    stack = [value]
+    while stack:
+        for source in graph.inputs_of(stack.pop()):
+            if source.id not in found:
+                found.add(source.id)
+                stack.append(source)
+    return found

@@ -1,0 +1,135 @@
+"""Names that lie and taps in the wrong place: a right value under another value's name or in another order.
+
+Two layers exchanged, layer l under the name of layer l - 1, before the norm instead of after it, shards put together in
+another order. Only looked for where values are far from the reference's own run, and only believed if fewer faults are
+left with it: what an engine really exchanged leaves its damage behind.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from firstbad.alignment import Alignment, Pair, Unmatched, bears, held
+from firstbad.graph import Graph, Value
+from firstbad.layout import best, reordered
+from firstbad.local import Local
+from firstbad.replay import moves_only
+from firstbad.sketch import Sketch, similar, sketch
+
+if TYPE_CHECKING:
+    from firstbad.trace import Trace
+
+SMALLEST = 8
+"""Elements under which content does not identify a value."""
+
+
+def relabelled(alignment: Alignment, local: Local, reference: Trace, candidate: Trace) -> Alignment | None:
+    """The alignment with suspicious values put where their content belongs; None where none belongs elsewhere."""
+    suspicious = {
+        j.pair.reference.id: j.pair
+        for j in local.values
+        if j.cumulative_bad and not j.exact and math.prod(j.pair.reference.shape) >= SMALLEST
+    }
+    moved = dict(_moved(alignment, suspicious, reference, candidate))
+    if not moved:
+        return None
+    lost = {p.candidate.id for p in moved.values()}
+    kept = {i: p for i, p in alignment.by_reference.items() if i not in moved and p.candidate.id not in lost}
+    pairs = {**kept, **moved}
+    gone = [p for i, p in alignment.by_reference.items() if i not in pairs]
+    left = [u for u in alignment.only_reference if u.value.id not in moved]
+    left += [Unmatched(p.reference, "the candidate's value of this name holds another value") for p in gone]
+    used = {p.candidate.id for p in pairs.values()}
+    alone = [p.candidate for p in gone if p.candidate.id not in used]
+    return Alignment(
+        tuple(pairs[i] for i in sorted(pairs)),
+        tuple(sorted(left, key=lambda u: u.value.id)),
+        (*alignment.only_candidate, *(Unmatched(v, "its content is no value of the reference") for v in alone)),
+    )
+
+
+def _moved(
+    alignment: Alignment, suspicious: Mapping[int, Pair], reference: Trace, candidate: Trace
+) -> Iterable[tuple[int, Pair]]:
+    """(reference id, its new pair) for each suspicious value that is another value, or is in another order."""
+    free = [v for v in reference.graph.values if _free(v, alignment, suspicious, reference.graph)]
+    sketches: dict[int, Sketch] = {}
+    taken: set[int] = set()
+    for pair in suspicious.values():
+        array = candidate.array(pair.candidate)
+        own = sketch(array)
+        if not own.telling:
+            continue
+        size = math.prod(pair.candidate.shape)
+        # its own name first: there it is in another order
+        for value in sorted(free, key=lambda v: v.id != pair.reference.id):
+            if value.step != pair.reference.step or math.prod(value.shape) != size or value.id in taken:
+                continue
+            wanted = reference.array(value)
+            if value.id not in sketches:
+                sketches[value.id] = sketch(wanted)
+            if not similar(own, sketches[value.id]) or not _read_later(value, alignment, reference.graph):
+                continue
+            fit = best(value.shape, array, wanted) or reordered(value.shape, array, wanted, near=0.1)
+            if fit is not None:
+                taken.add(value.id)
+                yield value.id, replace(pair, reference=value, layout=fit[0], how="relabelled")
+                break
+
+
+def _free(value: Value, alignment: Alignment, suspicious: Mapping[int, Pair], graph: Graph) -> bool:
+    """A value that no right candidate value has: nothing that was only moved, nothing equal to another."""
+    if not bears(value) or not held(value) or value.same_as >= 0 or value.op < 0 or moves_only(graph.ops[value.op]):
+        return False
+    return value.id in suspicious or value.id not in alignment.by_reference
+
+
+def _read_later(value: Value, alignment: Alignment, graph: Graph) -> bool:
+    """Whether something compared is computed from it: else nothing tells a wrong order from a wrong tap."""
+    stack, seen = [value.id], {value.id}
+    while stack:
+        for op in graph.readers.get(stack.pop(), ()):
+            for written in graph.ops[op].writes:
+                if written in alignment.by_reference:
+                    return True
+                if written not in seen:
+                    seen.add(written)
+                    stack.append(written)
+    return False
+
+
+def words(alignment: Alignment) -> list[str]:
+    """For people: which names lie, a line for each kind of lie."""
+    said = []
+    wrong = [p for p in alignment.pairs if p.how == "relabelled"]
+    order = [p for p in wrong if p.candidate.name == p.reference.name]
+    names = [p for p in wrong if p.candidate.name != p.reference.name]
+    if order:
+        first = order[0]
+        said.append(
+            f"misaligned, not wrong: the candidate's {first.candidate.name} is in another order "
+            f"({first.layout.words or 'other strides'}){_more(order)}"
+        )
+    kinds = Counter(_difference(p.candidate.name, p.reference.name) for p in names)
+    for kind, _ in kinds.most_common(3):
+        many = [p for p in names if _difference(p.candidate.name, p.reference.name) == kind]
+        first = many[0]
+        said.append(
+            f"misaligned, not wrong: what the candidate calls {first.candidate.name} is {first.reference.name}"
+            f"{_more(many)}"
+        )
+    return said
+
+
+def _more(pairs: list[Pair]) -> str:
+    return f", and {len(pairs) - 1} more like it" if len(pairs) > 1 else ""
+
+
+def _difference(a: str, b: str) -> str:
+    """What differs between two names, the numbers of layers as their distance."""
+    pairs = zip(a.split("."), b.split("."), strict=False)
+    return " ".join(str(int(y) - int(x)) if x.isdigit() and y.isdigit() else f"{x}>{y}" for x, y in pairs if x != y)
