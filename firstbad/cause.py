@@ -2,65 +2,43 @@
 
 A cause never claims more than it reproduced: its proof is `reproduces_to`, the distance left after the edit, judged
 by the same limits as every value. Kinds of edits live in files of their own and are listed in EDITS: each is a
-function (Case) -> iterator of Edit, the likeliest first. Leaves out the words: see statement.py.
+function (Case) -> iterator of Edit, the likeliest first. An edit is previewed in float32 on a sample; what explains a
+part of the difference is judged in full. Leaves out the words: see statement.py.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from firstbad.alignment import Alignment
-from firstbad.graph import Op
+import numpy as np
+
+from firstbad.case import Case, Score, case_of
+from firstbad.edit import NOTHING, Edit
+from firstbad.errors import CompareError
+from firstbad.faults import Fault
 from firstbad.judge import Sums
 from firstbad.local import Judged, kind_of, sequential_of, sums_of
-from firstbad.noise import ROUNDOFF, Pool, excesses, floor
-from firstbad.region import Given, Region, region_of, replay_region
-from firstbad.replay import Executor
+from firstbad.noise import FACTOR, QUARTER, Floor, Pool, excesses, floor
+from firstbad.replay import Replayed
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from firstbad.trace import Trace
+__all__ = ["BUDGET", "Case", "Cause", "Edit", "Edits", "case_of", "explain", "judge_edit"]
 
 BUDGET = 10.0
 """Seconds of search for one fault."""
 
+MORE = 0.15
+"""Share of the budget that is spent on alternatives once a cause is found."""
 
-@dataclass(frozen=True)
-class Case:
-    """One fault under investigation: its first site, its region, and where all values are."""
+PARTIAL = 0.2
+"""Share of the difference that an edit must explain to be joined with a second one."""
 
-    reference: Trace
-    candidate: Trace
-    alignment: Alignment
-    executor: Executor
-    given: Given
-    pools: Mapping[str, Pool]
-    judged: Judged
-    region: Region
+PARTNERS = 3
+"""Edits that a second one is sought for."""
 
-    @property
-    def op(self) -> Op | None:
-        """The candidate's op that made the value, where the probe recorded one."""
-        made_by = self.judged.pair.candidate.op
-        return self.candidate.graph.ops[made_by] if made_by >= 0 else None
-
-    def own(self) -> NDArray[Any]:
-        """The candidate's wrong value in the reference's layout."""
-        pair = self.judged.pair
-        return pair.layout.apply(self.candidate.array(pair.candidate))
-
-
-@dataclass(frozen=True)
-class Edit:
-    """A change of the region: some inputs (or weights) replaced; `detail` says what, in plain data."""
-
-    kind: str
-    detail: Mapping[str, Any]
-    replaced: Mapping[int, NDArray[Any]] = field(default_factory=dict)
+Edits = Sequence[Callable[[Case], Iterator[Edit]]]
 
 
 @dataclass(frozen=True)
@@ -72,64 +50,190 @@ class Cause:
     reproduces_to: float | None
     alternatives: tuple[Cause, ...] = ()
     tried: int = 0
+    edit: Edit | None = None
 
 
-def case_of(
-    judged: Judged,
-    reference: Trace,
-    candidate: Trace,
-    alignment: Alignment,
-    executor: Executor,
-    given: Given,
-    pools: Mapping[str, Pool],
-) -> Case:
-    """Everything an edit needs to know about one site of a fault."""
-    region = region_of(reference.graph, judged.pair.reference, given)
-    return Case(reference, candidate, alignment, executor, given, pools, judged, region)
+@dataclass
+class _Search:
+    """The state of one search: what was tried, what came close, what reproduces."""
+
+    case: Case
+    until: float
+    budget: float
+    progress: Callable[[str], None]
+    tried: int = 0
+    close: list[tuple[float, Edit]] = field(default_factory=list)  # (share, edit), the best first
+    found: list[tuple[Edit, float]] = field(default_factory=list)  # (edit, distance left)
+    out_of_time: bool = False
+
+    def run(self, case: Case, edits: Edits) -> None:
+        for make in edits:
+            for edit in make(case):
+                if time.monotonic() > self.until:
+                    self.out_of_time = True
+                    return
+                if self.found and edit.cost > max(e.cost for e, _ in self.found):
+                    continue  # simpler ones are known
+                self._try(case, edit)
+
+    def _try(self, case: Case, edit: Edit) -> None:
+        joined = edit if case.base is NOTHING else case.base.then(edit)
+        if joined is None:
+            return
+        self.tried += 1
+        self.progress(f"explain {case.judged.name}: {self.tried} edits tried")
+        try:
+            score = score_of(case, edit)
+            if not score.promising:
+                self._remember(joined, score)
+                return
+            sums, good = judge_edit(case, edit)
+        except CompareError:  # the shapes do not fit: no such engine
+            return
+        if good:
+            if not self.found:
+                self.until = min(self.until, time.monotonic() + MORE * self.budget)
+            self.found.append((joined, sums.local_error))
+        else:
+            self._remember(joined, score)
+
+    def _remember(self, edit: Edit, score: Score) -> None:
+        if score.odd == 0 and score.share > 0:
+            self.close = sorted([*self.close, (score.share, edit)], key=lambda c: -c[0])[:8]
 
 
 def explain(
     case: Case,
-    edits: tuple[Callable[[Case], Iterator[Edit]], ...],
+    edits: Edits,
     *,
     budget: float = BUDGET,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Cause:
-    """The first edit that reproduces the candidate's values, or "unknown" with the closest one."""
-    until = time.monotonic() + budget
-    tried, closest = 0, None
+    """The simplest edit that reproduces the candidate's values, or "unknown" with the closest one."""
+    search = _Search(case, time.monotonic() + budget, budget, progress)
+    search.run(case, edits)
+    if not search.found:
+        for share, partner in list(search.close[:PARTNERS]):
+            if share > PARTIAL and not search.found and not search.out_of_time:
+                search.run(replace(case, base=partner), edits)
+    if search.found:
+        return _cause(search)
+    return _unknown(case, search, bool(edits))
+
+
+def _cause(search: _Search) -> Cause:
+    ranked = sorted(search.found, key=lambda f: f[0].cost)  # stable: the earlier kind first
+    causes: list[Cause] = []
+    for edit, left in ranked:
+        if not any(c.edit is not None and c.edit.key == edit.key and c.detail == edit.detail for c in causes):
+            causes.append(Cause(edit.kind, edit.detail, left, edit=edit))
+    return replace(causes[0], alternatives=tuple(causes[1:]), tried=search.tried)
+
+
+def _unknown(case: Case, search: _Search, searched: bool) -> Cause:
+    why = "out of time" if search.out_of_time else "no edit reproduces it" if searched else "not searched"
+    detail: dict[str, Any] = {"why": why}
+    if search.close:
+        share, edit = search.close[0]
+        try:
+            left = judge_edit(replace(case, base=NOTHING), edit)[0].local_error
+        except CompareError:
+            left = float("nan")
+        detail |= {"closest": edit.kind, "closest_detail": dict(edit.detail), "closest_left": left}
+        detail |= {"closest_explains": share}
+    return Cause("unknown", detail, None, tried=search.tried)
+
+
+def second(fault: Fault) -> Judged:
+    """The site where a cause found at the first one is checked again: the largest value among the others."""
+    return max(fault.sites[1:], key=lambda s: (s.sums.count, s.worst.ratio))
+
+
+def confirmed(case: Case, cause: Cause, edits: Edits, *, budget: float = BUDGET) -> Cause:
+    """The cause checked at another site of the fault, with the outcome in its detail.
+
+    An alternative that fails there is dropped; where the cause fails and an alternative holds, that one leads.
+    """
+    every = [cause, *cause.alternatives]
+    keys = {c.edit.key for c in every if c.edit is not None}
+    results = _same_edits(case, keys, edits, time.monotonic() + budget)
+    holds = [c for c in every if c.edit is not None and results.get(c.edit.key)]
+    unknown = [c for c in every if c.edit is not None and c.edit.key not in results]
+    kept = [*holds, *unknown] or every
+    lead = cause if any(c is cause for c in kept) else kept[0]
+    rest = tuple(replace(c, alternatives=()) for c in kept if c is not lead)
+    outcome = None if any(c is lead for c in unknown) else any(c is lead for c in holds)
+    detail = {**lead.detail, "also_at": case.judged.step, "holds_there": outcome}
+    return replace(lead, detail=detail, alternatives=rest, tried=cause.tried)
+
+
+def _same_edits(case: Case, keys: set[tuple[str, ...]], edits: Edits, until: float) -> dict[tuple[str, ...], bool]:
+    """Which of the edits, known by their key, reproduce the value of this case too."""
+    results: dict[tuple[str, ...], bool] = {}
     for make in edits:
         for edit in make(case):
-            tried += 1
-            progress(f"explain {case.judged.name}: {tried} edits tried")
-            good, left = attempt(case, edit)
-            if good:
-                return Cause(edit.kind, edit.detail, left, tried=tried)
-            if closest is None or left < closest[0]:
-                closest = (left, edit)
-            if time.monotonic() > until:
-                return _unknown(tried, closest, "out of time")
-    return _unknown(tried, closest, "no edit reproduces it")
+            if time.monotonic() > until or all(results.get(k) for k in keys):
+                return results
+            if edit.key in keys and not results.get(edit.key):
+                try:
+                    results[edit.key] = score_of(case, edit).promising and judge_edit(case, edit)[1]
+                except CompareError:
+                    continue
+    return results
 
 
-def attempt(case: Case, edit: Edit) -> tuple[bool, float]:
-    """Whether the edited region reproduces the candidate's value within noise, and the relative distance left."""
-    sums, good = judge_edit(case, edit)
-    return good, sums.local_error
+def score_of(case: Case, edit: Edit) -> Score:
+    """How much of the difference an edit explains, by a preview."""
+    if edit.dtype:
+        return Score(1.0, 1.0, np.inf, 0)  # noise has no bits to compare: judged at once
+    return case.score(case.preview(edit))
 
 
 def judge_edit(case: Case, edit: Edit) -> tuple[Sums, bool]:
-    """The sums of the candidate's value against the edited region, and whether every test passes."""
-    replayed = replay_region(case.reference.graph, case.region, case.executor, case.given, edit.replaced)
-    dtype = case.judged.pair.candidate.dtype
-    sums = sums_of(case.own(), replayed, dtype)
-    sequential = None if replayed.exact else sequential_of(ROUNDOFF.get(dtype, ROUNDOFF["float32"]), replayed)
-    limits = floor(sums, case.pools.get(kind_of(case.judged.op), Pool()), sequential)
-    return sums, not any(t.bad for t in excesses(sums, limits, exact=replayed.exact))
+    """The sums of the candidate's value against the edited region, and whether the edit is proved.
+
+    Proved: every test of a clean value passes, and the same limits would not have passed the region unedited.
+    """
+    replayed = case.replay(edit)
+    if edit.rounds:
+        replayed = _within_rounding(case, edit, replayed)
+    if edit.dtype:
+        return _judge_noise(case, edit)
+    sums = sums_of(case.own(), replayed, case.dtype)
+    limits = _limits(case, replayed, sums)
+    good = not any(t.bad for t in excesses(sums, limits, exact=replayed.exact))
+    if good and not replayed.exact:
+        unedited = case.replayed
+        before = replace(replayed, expected=unedited.expected, twin=unedited.twin)
+        good = any(t.bad for t in excesses(sums_of(case.own(), before, case.dtype), limits, exact=False))
+    return sums, good
 
 
-def _unknown(tried: int, closest: tuple[float, Edit] | None, why: str) -> Cause:
-    detail: dict[str, Any] = {"why": why}
-    if closest is not None:
-        detail |= {"closest": closest[1].kind, "closest_detail": dict(closest[1].detail), "closest_left": closest[0]}
-    return Cause("unknown", detail, None, tried=tried)
+def _limits(case: Case, replayed: Replayed, sums: Sums) -> Floor:
+    sequential = None
+    if not replayed.exact:
+        sequential = sequential_of(case.u, replayed) or case.sequential
+    return floor(sums, case.pools.get(kind_of(case.judged.op), Pool()), sequential)
+
+
+def _within_rounding(case: Case, edit: Edit, replayed: Replayed) -> Replayed:
+    """A rounding is decided by what noise leaves open: the candidate's choice within it counts.
+
+    `edit.after` is monotone, so every value between its results at both ends of the noise is possible.
+    """
+    plain = case.replay(replace(edit, after=(), rounds=False))
+    scale = np.zeros(1) if plain.scale is None else np.asarray(plain.scale, np.float64)
+    slack = case.u * scale * (FACTOR * case.judged.floor.element + QUARTER)
+    low, high = edit.finish(plain.expected - slack), edit.finish(plain.expected + slack)
+    chosen = np.clip(np.asarray(case.own(), np.float64), low, high)
+    return replace(replayed, expected=chosen, twin=chosen.astype(np.float32))
+
+
+def _judge_noise(case: Case, edit: Edit) -> tuple[Sums, bool]:
+    """Arithmetic of lower precision: the error is noise of the size that it makes, no more and no less."""
+    low = case.preview(replace(edit, dtype=""), edit.dtype)
+    replayed = replace(case.replayed, twin=np.asarray(low, np.float32))
+    sums = sums_of(case.own(), replayed, case.dtype)
+    limits = floor(sums, Pool(), None)
+    fits = not any(t.bad for t in excesses(sums, limits, exact=False))
+    return sums, fits and sums.candidate > 0.3 * sums.twin and sums.candidate > FACTOR * case.judged.floor.whole

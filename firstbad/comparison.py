@@ -18,7 +18,8 @@ import numpy as np
 
 import firstbad
 from firstbad.alignment import Alignment, align
-from firstbad.cause import BUDGET, Case, Cause, case_of, explain
+from firstbad.cause import BUDGET, Case, Cause, case_of, confirmed, explain, second
+from firstbad.edits import EDITS
 from firstbad.errors import UnstableReferenceError
 from firstbad.faults import Fault, Localised, localise
 from firstbad.graph import READ_CHANGED, READ_OK, READ_UNWRITTEN
@@ -43,16 +44,12 @@ from firstbad.result import (
 )
 from firstbad.statement import cause_statement, number, place, unravel
 from firstbad.weights import Weights, compare_weights
-from firstbad.wiring import overwritten, rewired
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from firstbad.mapfile import Mapped
     from firstbad.trace import Trace
-
-EDITS = (overwritten, rewired)
-"""Kinds of edits that are tried on the region of a fault, in this order; a new kind is a function in a new file."""
 
 EXPLAINED = 20
 """Faults that are explained in one run; more than these are listed with what was measured."""
@@ -162,7 +159,11 @@ def _explained(
     given = giver(reference, candidate, alignment)
     case = case_of(fault.first, reference, candidate, alignment, executor, given, local.pools)
     check_reference(case)
-    return case, explain(case, EDITS if budget > 0 else (), budget=budget, progress=progress)
+    cause = explain(case, EDITS if budget > 0 else (), budget=budget, progress=progress)
+    if cause.edit is not None and len(fault.sites) > 1:
+        other = case_of(second(fault), reference, candidate, alignment, executor, given, local.pools)
+        cause = confirmed(other, cause, EDITS, budget=budget / 4)
+    return case, cause
 
 
 def check_reference(case: Case) -> None:

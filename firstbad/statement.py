@@ -5,6 +5,7 @@ Every function takes plain data and returns one sentence without a full stop.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -68,6 +69,20 @@ def place(test: str, index: int, shape: Sequence[int]) -> str:
     if test == "groups":
         return f"group {index}"
     return f"element {list(unravel(index, shape))}"
+
+
+def spans(stretches: Sequence[tuple[int, int]]) -> str:
+    """Stretches of indices in words: "128 to 159", "0 to 3 and 8 to 11", "every 4th from 3"."""
+    if len(stretches) > 3 and all(a == b for a, b in stretches):
+        steps = {b[0] - a[0] for a, b in itertools.pairwise(stretches)}
+        if len(steps) == 1:
+            step = steps.pop()
+            ending = {1: "st", 2: "nd", 3: "rd"}.get(step % 10 if step % 100 not in (11, 12, 13) else 0, "th")
+            return f"every {step}{ending} from {stretches[0][0]} to {stretches[-1][0]}"
+    words = [str(a) if a == b else f"{a} to {b}" for a, b in stretches[:4]]
+    if len(stretches) > 4:
+        return ", ".join(words) + f" and {len(stretches) - 4} more stretches"
+    return " and ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else "".join(words)
 
 
 def unravel(index: int, shape: Sequence[int]) -> tuple[int, ...]:

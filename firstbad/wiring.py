@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from firstbad.alignment import Pair
-from firstbad.cause import Case, Edit
+from firstbad.case import Case
+from firstbad.edit import Edit
 from firstbad.graph import READ_CHANGED, READ_UNWRITTEN, Op, Value
 
 if TYPE_CHECKING:
@@ -52,17 +53,37 @@ def overwritten(case: Case) -> Iterator[Edit]:
             if len(family.members) == 1 and family.members[0].candidate.dtype == value.dtype:
                 target = family.members[0]
                 if content.size == np.prod(target.candidate.shape):
-                    replaced = {target.reference.id: _into(target, content.reshape(-1))}
+                    replaced = {target.reference.id: into(target, content.reshape(-1))}
                     yield Edit("stale", detail | {"instead_of": target.candidate.name}, replaced)
 
 
-def rewired(case: Case) -> Iterator[Edit]:
-    """Another value in the place of an input; what the op was seen to read is tried first."""
+def as_seen(case: Case) -> Iterator[Edit]:
+    """What the op was seen to read in the place of an input that it should have read; two inputs exchanged."""
     families = _families(case)
     seen = _names_read(case.op, case.candidate.graph.values)
-    expected = {f.name for f in families}
+    yield from _from_reads(case, families, seen, {f.name for f in families}, _sources(case))
+
+
+def earlier(case: Case) -> Iterator[Edit]:
+    """An input as an earlier step had left it; for the rows of a cache: the last ones missing, repeated, or moved."""
     sources = _sources(case)
-    yield from _from_reads(case, families, seen, expected, sources)
+    for family in _families(case):
+        last = family.members[-1]
+        for step, value in sources.get(family.name, {}).items():
+            if step != last.candidate.step and _size(value) == _size(last.candidate) and value.id < last.candidate.id:
+                content = into(last, in_memory(value, case.candidate.array(value)))
+                detail = {"input": family.name, "input_step": last.candidate.step, "read_step": step}
+                yield Edit("stale", detail | {"read": family.name}, {last.reference.id: content})
+        if len(family.members) > 1:
+            zeros = {last.reference.id: np.zeros(last.reference.shape, np.float32)}
+            yield Edit("stale", {"input": family.name, "read": "zeros", "input_step": last.candidate.step}, zeros)
+
+
+def rewired(case: Case) -> Iterator[Edit]:
+    """Any other captured value in the place of an input."""
+    families = _families(case)
+    seen = _names_read(case.op, case.candidate.graph.values)
+    sources = _sources(case)
     for family in families:
         for name in sources:
             if name != family.name and not (name in seen and family.name not in seen):
@@ -93,7 +114,7 @@ def _exchange(case: Case, swap: Mapping[Family, str], sources: Mapping[str, Mapp
             source = _source_for(pair, sources[name], case) if name in sources else None
             if source is None or _size(source) != _size(pair.candidate) or source.dtype != pair.candidate.dtype:
                 return
-            replaced[pair.reference.id] = _into(pair, _in_memory(source, case.candidate.array(source)))
+            replaced[pair.reference.id] = into(pair, in_memory(source, case.candidate.array(source)))
     if not replaced:
         return
     family, name = next(iter(swap.items()))
@@ -160,12 +181,12 @@ def _memory_axes(value: Value) -> tuple[int, ...]:
     return tuple(sorted(range(len(value.shape)), key=lambda a: -abs(value.strides[a])))
 
 
-def _in_memory(value: Value, array: NDArray[Any]) -> NDArray[Any]:
+def in_memory(value: Value, array: NDArray[Any]) -> NDArray[Any]:
     """The elements in the order of the engine's memory, flat: what a reader with another shape would see."""
     return array.reshape(value.shape).transpose(_memory_axes(value)).reshape(-1)
 
 
-def _into(pair: Pair, flat: NDArray[Any]) -> NDArray[Any]:
+def into(pair: Pair, flat: NDArray[Any]) -> NDArray[Any]:
     """Bytes of another buffer read as this value: its own memory order, then the reference's layout."""
     value = pair.candidate
     axes = _memory_axes(value)

@@ -1,0 +1,104 @@
+"""Edits of a region as plain data: other inputs or weights, other ops, another output.
+
+An edit says what it changes and can be joined with a second one. Leaves out where edits come from (the files edits_*.py
+and wiring.py), how they are run (region.py) and whether they explain anything (cause.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from firstbad.graph import Graph, Op, Read
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+After = Callable[["NDArray[Any]"], "NDArray[Any]"]
+"""A pure function of the region's output, of any floating dtype and of its own shape; also used on the error scale."""
+
+SIMPLE, FITTED, LOOSE, LAST = 1, 2, 3, 9
+"""`Edit.cost`: nothing was chosen from the wrong values; one number was; several, or a mask; a mere description."""
+
+
+@dataclass(frozen=True)
+class Edit:
+    """A change of the region; `detail` says what, in plain data."""
+
+    kind: str
+    detail: Mapping[str, Any]
+    replaced: Mapping[int, NDArray[Any]] = field(default_factory=dict)  # value id (weights too) → array
+    ops: Mapping[int, tuple[Op, ...]] = field(default_factory=dict)  # op id → what runs in its place
+    after: tuple[After, ...] = ()
+    computes: bool = False  # `after` does arithmetic: an exact region is none any more
+    rounds: bool = False  # `after` is a monotone rounding: near its steps the candidate's choice counts
+    dtype: str = ""  # the arithmetic is that of a lower precision: its noise is expected, not its bits
+    cost: int = SIMPLE
+
+    def then(self, other: Edit) -> Edit | None:
+        """Both edits at once; None where they change the same thing."""
+        if set(self.replaced) & set(other.replaced) or set(self.ops) & set(other.ops) or (self.dtype and other.dtype):
+            return None
+        return Edit(
+            kind=self.kind,
+            detail={**self.detail, "and": [{"kind": other.kind, **other.detail}]},
+            replaced={**self.replaced, **other.replaced},
+            ops={**self.ops, **other.ops},
+            after=(*self.after, *other.after),
+            computes=self.computes or other.computes,
+            rounds=self.rounds or other.rounds,
+            dtype=self.dtype or other.dtype,
+            cost=self.cost + other.cost,
+        )
+
+    def finish(self, output: NDArray[Any]) -> NDArray[Any]:
+        """What `after` makes of the output."""
+        for function in self.after:
+            output = function(output)
+        return output
+
+    def applied(self, ops: tuple[Op, ...]) -> tuple[Op, ...]:
+        """The region's ops with those of the edit in their place."""
+        return tuple(new for op in ops for new in self.ops.get(op.id, (op,)))
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """What the edit is whatever the step: its kind and the words of its detail, without places and numbers."""
+        words = [f"{k}={v}" for k, v in sorted(self.detail.items()) if isinstance(v, str) and not k.endswith("step")]
+        return (self.kind, *words, *(other["kind"] for other in self.detail.get("and", ())))
+
+
+NOTHING = Edit("", {}, cost=0)
+"""The region as it is."""
+
+
+def value(v: int) -> dict[str, int]:
+    """A value as an argument of a recorded call."""
+    return {"v": v}
+
+
+def ids_in(template: Any) -> Iterator[int]:
+    """The value ids in a recorded call, in order."""
+    if isinstance(template, Mapping):
+        if set(template) == {"v"} and isinstance(template["v"], int):
+            yield template["v"]
+        else:
+            for item in template.values():
+                yield from ids_in(item)
+    elif isinstance(template, list | tuple):
+        for item in template:
+            yield from ids_in(item)
+
+
+def call(
+    graph: Graph, like: Op, kind: str, args: list[Any], writes: int, kwargs: Mapping[str, Any] | None = None
+) -> Op:
+    """An ATen op in the place of `like`, as a recorder would have written it down."""
+    reads = tuple(dict.fromkeys(ids_in([args, dict(kwargs or {})])))
+    known = len(graph.values)
+    weights = {str(v): graph.values[v].name for v in reads if v < known and graph.values[v].kind == "weight"}
+    attrs: dict[str, Any] = {"args": args, "kwargs": dict(kwargs or {})}
+    if weights:
+        attrs["weights"] = weights
+    return Op(like.id, like.step, like.name, kind, tuple(Read(v) for v in reads), (writes,), attrs)

@@ -1,0 +1,56 @@
+"""The kinds of edits that are tried on the region of a fault, in this order; a new kind is a function in a new file.
+
+What the probe saw comes first, then what needs nothing but the op itself, then searches over many values, and last what
+only describes.
+"""
+
+from __future__ import annotations
+
+from firstbad.cause import Edits
+from firstbad.edits_constant import call_numbers, caps, input_factors, output_factors
+from firstbad.edits_layout import grouped, looked_up, moved, reread, shifted, views
+from firstbad.edits_mask import masks
+from firstbad.edits_norm import norms
+from firstbad.edits_partial import copies, described, lost_terms, unwritten
+from firstbad.edits_precision import accumulated, read, saturated, stored
+from firstbad.edits_structure import doubled, left_out, put_in, sums, swapped
+from firstbad.edits_variant import activations, convolutions, softmaxes
+from firstbad.edits_weights import bias, other_weights
+from firstbad.wiring import as_seen, earlier, overwritten, rewired
+
+EDITS: Edits = (
+    overwritten,
+    as_seen,
+    copies,
+    left_out,
+    sums,
+    bias,
+    activations,
+    norms,
+    softmaxes,
+    convolutions,
+    masks,
+    unwritten,
+    looked_up,
+    stored,
+    call_numbers,
+    output_factors,
+    moved,
+    views,
+    grouped,
+    doubled,
+    swapped,
+    other_weights,
+    earlier,
+    lost_terms,
+    saturated,
+    shifted,
+    rewired,
+    put_in,
+    read,
+    reread,
+    input_factors,
+    caps,
+    accumulated,
+    described,
+)

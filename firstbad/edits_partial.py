@@ -1,0 +1,209 @@
+"""Edits of kind `partial_write`, `stale` and `nonfinite`: a part of the value holds something else.
+
+Which part is read off the wrong elements (groups x rows x columns that hold them all); what it holds must be known from
+elsewhere: zero, NaN, one number, what the buffer held before, an input, the same value of an earlier step, or a sum
+whose last terms were left out. Leaves out values that are wrong in scattered elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from firstbad.case import Case
+from firstbad.edit import FITTED, LAST, LOOSE, After, Edit
+from firstbad.edits_variant import word_of
+from firstbad.graph import Value
+from firstbad.signature import runs
+from firstbad.statement import spans
+from firstbad.wiring import in_memory, into
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+MOST = 64
+"""Earlier contents of a buffer, or captured values, that are tried."""
+
+
+def copies(case: Case) -> Iterator[Edit]:
+    """The whole value is another one, bit for bit: the op never ran, or ran in an earlier step only."""
+    own = case.judged.pair.candidate
+    flat = in_memory(own, case.candidate.array(own))
+    probe = flat[: 1 << 12]
+    if flat.size == 0 or np.all(probe == probe[0]):
+        return
+    for value in case.candidate.graph.values:
+        if value.id >= own.id or value.kind not in ("value", "input") or value.dtype != own.dtype:
+            continue
+        if int(np.prod(value.shape, dtype=np.int64)) != flat.size or not case.candidate.stored(value):
+            continue
+        other = in_memory(value, case.candidate.array(value))
+        if not (np.array_equal(other[: probe.size], probe) and np.array_equal(other, flat)):
+            continue
+        content = into(case.judged.pair, other)
+        holds = {"holds": value.name, "holds_step": value.step}
+        if value.name == own.name:
+            yield Edit("stale", {"value": own.name, **holds}, after=(_all(content),))
+        elif case.alignment.by_candidate.get(value.id) is None or not _is_input(case, value):
+            same = value.address and value.address == own.address
+            where = {"where": "what its buffer held before"} if same else {}
+            yield Edit(
+                "missing_op", {"op": word_of(case.ops[-1]), **holds, **where}, after=(_all(content),), cost=FITTED
+            )
+
+
+def unwritten(case: Case) -> Iterator[Edit]:
+    """A part was not written."""
+    s = case.signature
+    if not s.wrong.any():
+        return
+    masks = (s.groups, s.rows, s.columns)
+    part = np.ix_(*(np.flatnonzero(m) for m in masks))
+    words = {
+        name: spans(runs(m))
+        for name, m in zip(("groups", "rows", "columns"), masks, strict=True)
+        if not m.all() and m.size > 1
+    }
+    where: dict[str, Any] = {**words, "of": dict(zip(("groups", "rows", "columns"), s.shape, strict=True))}
+    inside = s.own[part]
+    if inside.size > 1 and np.all(inside == inside.flat[0]):
+        number = float(inside.flat[0])
+        kind = "partial_write" if words else "nonfinite" if not np.isfinite(number) else "partial_write"
+        detail = {"holds": "zero" if number == 0 else "one number", "number": number, **where}
+        yield Edit(kind, detail, after=(_part(number, part, s.shape),), cost=FITTED if number == 0 else LOOSE)
+    elif np.isnan(inside).all() if case.floats else False:
+        yield Edit(
+            "partial_write" if words else "nonfinite",
+            {"holds": "NaN", **where},
+            after=(_part(np.nan, part, s.shape),),
+            cost=FITTED,
+        )
+    if not words:
+        return
+    for holds, content in _contents(case):
+        if content.size == s.own.size and np.array_equal(content.reshape(s.shape)[part], inside):
+            yield Edit("partial_write", {**holds, **where}, after=(_part(content, part, s.shape),), cost=FITTED)
+
+
+def lost_terms(case: Case) -> Iterator[Edit]:
+    """A sum of products that leaves out its last terms, its first, or a block in the middle."""
+    op = case.ops[-1]
+    if word_of(op) not in ("linear", "matmul", "mm", "bmm") or len(case.ops) != 1:
+        return
+    a_id, b_id = (arg["v"] for arg in op.attrs["args"][:2])
+    a, b = case.preview_value(a_id), case.preview_value(b_id)
+    if a is None or b is None or a.ndim < 2 or b.ndim < 2:
+        return
+    a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
+    b = b.T if word_of(op) == "linear" else b  # [.., N, K] → [.., K, N]
+    inner = a.shape[-1]
+    shape = case.own().shape
+    at = np.argsort(-np.abs(case.signature.difference).ravel())[:256]
+    *batch, row, column = np.unravel_index(at, shape)
+    lead = tuple(batch)
+    left = np.broadcast_to(a, (*shape[:-1], inner))[(*lead, row)]
+    right = np.broadcast_to(np.swapaxes(b, -1, -2), (*shape[:-2], shape[-1], inner))[(*lead, column)]
+    terms = left * right  # [samples, K]
+    d = case.signature.difference.ravel()[at]
+    total = np.concatenate([np.zeros((len(at), 1)), np.cumsum(terms, 1)], 1)
+    suffix = ((d[:, None] + (total[:, -1:] - total)) ** 2).sum(0)  # terms k.. left out
+    prefix = ((d[:, None] + total) ** 2).sum(0)  # terms ..k left out
+    single = ((d[:, None] + terms) ** 2).sum(0)
+    bound = 0.05 * float(d @ d)
+    for first, last, error in (
+        (int(np.argmin(suffix[1:-1])) + 1 if inner > 1 else 0, inner - 1, float(suffix[1:-1].min(initial=np.inf))),
+        (0, int(np.argmin(prefix[1:-1])), float(prefix[1:-1].min(initial=np.inf))),
+        (int(np.argmin(single)), int(np.argmin(single)), float(single.min(initial=np.inf))),
+    ):
+        if error > bound:
+            continue
+        s = case.signature
+        masks = (s.groups, s.rows, s.columns)
+        words = {n: spans(runs(m)) for n, m in zip(("groups", "rows", "columns"), masks, strict=True) if not m.all()}
+        detail = {"holds": "a sum without its last terms" if first else "a sum without its first terms"}
+        detail |= {"terms": spans([(first, last)]), "terms_of": inner, **words}
+        kept = np.array(a)
+        kept[..., first : last + 1] = 0
+        yield Edit("partial_write", detail, {a_id: kept}, cost=FITTED)
+
+
+def described(case: Case) -> Iterator[Edit]:
+    """Elements that are no numbers where there should be: told as they are, for want of anything better."""
+    if not case.floats:
+        return
+    own, s = case.own(), case.signature
+    odd = ~np.isfinite(np.asarray(own, np.float64)) & np.isfinite(np.asarray(case.expected, np.float64))
+    if not odd.any():
+        return
+    first = int(np.argmax(odd))
+    content = np.asarray(own, np.float64).reshape(-1)[first]
+    detail = {"count": int(odd.sum()), "of": int(odd.size), "first": first, "holds": str(content)}
+    filled = np.where(odd, own, 0)
+
+    def after(y: NDArray[Any]) -> NDArray[Any]:
+        return np.where(odd, filled, y).astype(y.dtype)
+
+    if s.share_wrong > 0:
+        yield Edit("nonfinite", detail, after=(after,), cost=LAST)
+
+
+def _contents(case: Case) -> Iterator[tuple[dict[str, Any], NDArray[Any]]]:
+    """What the part may hold: the buffer's earlier contents, the same value before, inputs, any other value."""
+    own = case.judged.pair.candidate
+    pair = case.judged.pair
+    earlier = [v for v in reversed(case.candidate.graph.values[: own.id]) if _stored(case, v, own)]
+    overlap = [
+        v
+        for v in earlier
+        if own.address and v.address < own.address + own.extent and own.address < v.address + v.extent
+    ]
+    for value in overlap[:MOST]:
+        shift = (value.address - own.address) // np.dtype(_NUMPY.get(own.dtype, "f4")).itemsize
+        flat = in_memory(value, case.candidate.array(value))
+        content = np.full(int(np.prod(own.shape, dtype=np.int64)), np.nan, np.float32)
+        a, z = max(0, shift), min(content.size, shift + flat.size)
+        if z > a:
+            content[a:z] = flat[a - shift : z - shift]
+            yield (
+                {"holds": "what the buffer held before", "left_by": value.name, "left_step": value.step},
+                into(pair, content),
+            )
+    same = [v for v in earlier if v.name == own.name]
+    inputs = [v for v in earlier if _is_input(case, v)]
+    for value in [*same, *inputs, *earlier][:MOST]:
+        if value.shape == own.shape:
+            holds = "the same value of an earlier step" if value.name == own.name else "another value"
+            content = into(pair, in_memory(value, case.candidate.array(value)))
+            yield {"holds": holds, "left_by": value.name, "left_step": value.step}, content
+
+
+_NUMPY = {"float32": "f4", "float64": "f8", "int64": "i8", "float16": "f2", "bfloat16": "u2"}
+
+
+def _stored(case: Case, value: Value, own: Value) -> bool:
+    return value.kind in ("value", "input") and value.dtype == own.dtype and case.candidate.stored(value)
+
+
+def _is_input(case: Case, value: Value) -> bool:
+    pair = case.alignment.by_candidate.get(value.id)
+    return pair is not None and pair.reference.id in case.region.inputs
+
+
+def _all(content: NDArray[Any]) -> After:
+    def after(y: NDArray[Any]) -> NDArray[Any]:
+        return np.asarray(content).reshape(y.shape).astype(y.dtype)
+
+    return after
+
+
+def _part(content: NDArray[Any] | float, part: tuple[Any, ...], folded: tuple[int, int, int]) -> After:
+    """`content` in the part, the output elsewhere."""
+
+    def after(y: NDArray[Any]) -> NDArray[Any]:
+        made = np.array(y).reshape(folded)
+        made[part] = content if isinstance(content, float) else np.asarray(content).reshape(folded)[part]
+        return made.reshape(y.shape)
+
+    return after
