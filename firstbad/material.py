@@ -1,0 +1,100 @@
+"""What a report is made of: result.json and, where they can be opened, the two traces it was made from.
+
+A report that is a file is a module of reports/ with two names: `FILE`, its name in the output folder, and
+`render(material) -> str | bytes`. It reads nothing else, so a report made by `diff` and one made a year later from the
+folder are the same. (`terminal.py`, the answer of a run on stdout, has no FILE and takes a Result and a theme.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from firstbad import result as results
+from firstbad.errors import CompareError, UsageError
+from firstbad.rooms import load, names
+
+if TYPE_CHECKING:
+    from firstbad.alignment import Alignment
+    from firstbad.trace import Trace
+
+
+@dataclass(frozen=True)
+class Material:
+    """result.json as plain data; a trace is None where its file cannot be opened, and `missing` says why."""
+
+    folder: Path
+    result: Mapping[str, Any]
+    reference: Trace | None
+    candidate: Trace | None
+    missing: tuple[str, ...] = ()
+
+    @cached_property
+    def alignment(self) -> Alignment | None:
+        """Which candidate value is which reference value; None without both traces."""
+        from firstbad.alignment import align
+
+        if self.reference is None or self.candidate is None:
+            return None
+        return align(self.reference.graph, self.candidate.graph, self.reference.array, self.candidate.array)
+
+
+@contextmanager
+def open_material(folder: Path) -> Iterator[Material]:
+    """The material in an output folder; UsageError where there is no result in it."""
+    from firstbad.trace import open_trace
+
+    if folder.is_file() and folder.name.endswith(".json"):
+        folder = folder.parent
+    data = results.load(folder / "result.json")
+    traces: dict[str, Trace | None] = {}
+    missing = []
+    with ExitStack() as stack:
+        for side in ("reference", "candidate"):
+            traces[side] = None
+            path = _find(folder, str(data["files"].get(side, f"{side}.h5")))
+            try:
+                traces[side] = stack.enter_context(open_trace(path))
+            except CompareError as error:
+                missing.append(str(error))
+        yield Material(folder, data, traces["reference"], traces["candidate"], tuple(missing))
+
+
+def _find(folder: Path, written: str) -> Path:
+    """A trace lies where the result says; or beside it, where the folder was moved."""
+    beside = folder / Path(written).name
+    return beside if beside.is_file() else Path(written)
+
+
+def kinds() -> list[str]:
+    """The reports that are files."""
+    return [name for name in names("reports") if hasattr(load("reports", name), "FILE")]
+
+
+def room_of(kind: str) -> ModuleType:
+    """The module of a report that is a file; a user's own .py file may leave FILE out."""
+    module = load("reports", kind)
+    if not hasattr(module, "FILE") and not kind.endswith(".py"):
+        raise UsageError(
+            f"`{kind}` is no report in a file: choose {', '.join(kinds())}, or a path to your own .py file"
+        )
+    return module
+
+
+def write_report(folder: Path, kind: str = "html", path: Path | None = None) -> Path:
+    """Renders one report from a folder and writes it there, or to `path`."""
+    room = room_of(kind)
+    with open_material(folder) as material:
+        content = room.render(material)
+        where = path or material.folder / getattr(room, "FILE", f"{Path(kind).stem}.txt")
+    data = content if isinstance(content, bytes) else content.encode("utf-8", "replace")
+    try:
+        where.write_bytes(data)
+    except OSError as error:
+        raise UsageError(f"cannot write `{where}`: {(error.strerror or str(error)).lower()}") from error
+    return where
