@@ -99,7 +99,10 @@ def _readable(trace: Trace, value: Value) -> Iterator[str]:
 
 
 def _array(file: Any, dataset: str, where: str, dtype: str) -> Iterator[str]:
-    array = file[dataset]
+    try:
+        array = file[dataset]
+    except (KeyError, OSError, RuntimeError):  # found by its offset: a kill came in the middle of a flush
+        return
     if array.dtype.kind == "f" and array.dtype.itemsize < 4:
         yield f"{where} is stored as {array.dtype}, not widened to float32"
     elif str(array.dtype) != dtype and array.attrs.get("dtype") != dtype:

@@ -30,13 +30,17 @@ class Layout:
 
 
 class Store:
-    """An HDF5 file opened for reading. `close` lets go of it; the next look opens it again."""
+    """An HDF5 file opened for reading. `close` lets go of it; the next look opens it again.
+
+    `spare` says where arrays lie that cannot be found by their path, since a kill in a flush spoilt their group.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file: Any = None
         self._map: mmap.mmap | None = None
         self._layouts: dict[str, Layout] = {}
+        self.spare: dict[str, Layout] = {}
 
     @property
     def file(self) -> Any:
@@ -74,7 +78,13 @@ class Store:
         """Where `dataset` lies; CompareError where it does not exist or is none of ours."""
         found = self._layouts.get(dataset)
         if found is None:
-            found = self._layouts[dataset] = self.guarded(f"`{dataset}`", lambda: self._look(dataset))
+            try:
+                found = self.guarded(f"`{dataset}`", lambda: self._look(dataset))
+            except CompareError:
+                if dataset not in self.spare:
+                    raise
+                found = self.spare[dataset]
+            self._layouts[dataset] = found
         return found
 
     def array(self, dataset: str) -> np.ndarray:

@@ -35,6 +35,8 @@ VALUES: Mapping[str, str] = {
     "address": "u",
     "extent": "i",
     "strides": "s",
+    "offset": "i",
+    "stored": "s",
 }
 OPS: Mapping[str, str] = {
     "id": "i",
@@ -66,7 +68,9 @@ REQUIRED: Mapping[str, tuple[str, ...]] = {
     "ops": ("id", "step", "name", "kind", "writes"),
     "reads": ("op", "value"),
 }
-DEFAULTS: Mapping[str, Any] = {"op": -1, "same_as": -1}
+DEFAULTS: Mapping[str, Any] = {"op": -1, "same_as": -1, "offset": -1}
+#: columns that are no fields of a Value: where a reader finds an array whose group a kill has spoilt
+SPARE = ("offset", "stored")
 KINDS = frozenset(get_args(Kind))
 
 Row = Mapping[str, Any]
@@ -125,7 +129,7 @@ def _ints(text: str) -> tuple[int, ...] | None:
     return tuple(numbers)
 
 
-def value_row(v: Value) -> tuple[Any, ...]:
+def value_row(v: Value, offset: int = -1, stored: str = "") -> tuple[Any, ...]:
     return (
         v.id,
         clean(v.step),
@@ -141,6 +145,8 @@ def value_row(v: Value) -> tuple[Any, ...]:
         v.address,
         v.extent,
         _ints_text(tuple(v.strides)),
+        offset,
+        clean(stored),
     )
 
 
@@ -179,7 +185,8 @@ def to_value(row: Row) -> Value:
         raise CompareError(f"{where} has no readable shape or strides: write the trace again")
     if row["kind"] not in KINDS:
         raise CompareError(f"{where} is of unknown kind `{row['kind']}`: known are {', '.join(sorted(KINDS))}")
-    return Value(**{**row, "shape": shape, "strides": strides})
+    fields = {name: cell for name, cell in row.items() if name not in SPARE}
+    return Value(**{**fields, "shape": shape, "strides": strides})
 
 
 def to_op(row: Row, reads: Sequence[Read]) -> Op:

@@ -17,7 +17,7 @@ import numpy as np
 from firstbad import tables
 from firstbad.errors import CompareError
 from firstbad.graph import Graph, Op, Read, Value
-from firstbad.store import Store
+from firstbad.store import Layout, Store
 from firstbad.writer import TraceWriter
 
 __all__ = ["Trace", "TraceWriter", "mark_default", "open_trace"]
@@ -127,6 +127,8 @@ def open_trace(path: Path | str) -> Trace:
         graph = _graph(rows, complete)
     except CompareError as error:
         raise CompareError(f"in the trace `{path}`: {error}") from None
+    if not complete:
+        store.spare = _spare(rows["values"], graph.values, path.stat().st_size)
     return Trace(
         path,
         str(attrs.get("role", "")),
@@ -264,6 +266,20 @@ def _graph(rows: Mapping[str, list[dict[str, Any]]], complete: bool) -> Graph:
             values[i] = replace(value, op=-1)
     _no_circles(values)
     return Graph(tuple(values), tuple(_checked_ops(ops, n_values, complete)))
+
+
+def _spare(rows: list[dict[str, Any]], values: tuple[Value, ...], size: int) -> dict[str, Layout]:
+    """Where the arrays lay when they were written; all of it is in the file before the row that says so."""
+    spare = {}
+    for row, value in zip(rows, values, strict=True):
+        try:
+            dtype = np.dtype(row["stored"])
+        except TypeError:
+            continue
+        start = row["offset"]
+        if value.dataset and dtype.kind in "fiubc" and 0 < start <= size - _count(value.shape) * dtype.itemsize:
+            spare[value.dataset] = Layout(value.shape, dtype, start)
+    return spare
 
 
 def _checked_ops(ops: list[Op], n_values: int, complete: bool) -> Iterator[Op]:

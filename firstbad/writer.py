@@ -122,6 +122,7 @@ class TraceWriter:
             raise CompareError(
                 f"value `{v.name}` of {v.step} has id {v.id}: the next one of this trace is {self._values}"
             )
+        offset, stored = -1, ""
         if array is None:
             v = replace(v, dataset="", reason=v.reason or _why_not_stored(v))
         else:
@@ -130,9 +131,9 @@ class TraceWriter:
                     f"value `{v.name}` of {v.step} is recorded as {list(v.shape)}, its array is {list(array.shape)}: "
                     "mend the engine's adapter"
                 )
-            path = self._store(f"/values/{link_name(v.step)}", link_path(v.name), array, v.dtype)
+            path, offset, stored = self._store(f"/values/{link_name(v.step)}", link_path(v.name), array, v.dtype)
             v = replace(v, dataset=path, reason="")
-        self._rows["values"].append(tables.value_row(v))
+        self._rows["values"].append(tables.value_row(v, offset, stored))
         self._values += 1
         self._tick(0 if array is None else array.nbytes)
         return v
@@ -142,7 +143,7 @@ class TraceWriter:
 
         `dtype` is the engine's: needed for bfloat16 handed over as uint16.
         """
-        path = self._store(f"/as_read/{op_id}", [link_name(slot or "x")], array, dtype or str(array.dtype))
+        path, _, _ = self._store(f"/as_read/{op_id}", [link_name(slot or "x")], array, dtype or str(array.dtype))
         self._tick(array.nbytes)
         return path
 
@@ -226,7 +227,8 @@ class TraceWriter:
     def _text(self, name: str, data: Mapping[str, Any]) -> None:
         self._file.create_dataset(name, data=tables.clean(tables.to_json(data)), dtype=self._h5.string_dtype("utf-8"))
 
-    def _store(self, root: str, parts: list[str], array: np.ndarray, dtype: str) -> str:
+    def _store(self, root: str, parts: list[str], array: np.ndarray, dtype: str) -> tuple[str, int, str]:
+        """The path of the new dataset, its byte in the file (-1: empty) and its type."""
         array = widened(array, dtype)
         if array.dtype.kind not in "fiubc":
             raise CompareError(
@@ -244,7 +246,8 @@ class TraceWriter:
                 self._file[path].attrs["dtype"] = tables.clean(dtype).decode()
         except OSError as error:
             raise self._failed(error) from None
-        return path
+        offset = identifier.get_offset()
+        return path, -1 if offset is None else offset, array.dtype.str
 
     def _place(self, root: str, parts: list[str]) -> tuple[Any, bytes, str]:
         """The group and a free name for a dataset; what is taken (by a dataset or a group) gets `_1`, `_2` ..."""
