@@ -19,6 +19,7 @@ from firstbad.allocator import keep_large_blocks
 from firstbad.comparison import Comparison, compare
 from firstbad.errors import UsageError
 from firstbad.mapfile import Mapped
+from firstbad.material import write_report
 from firstbad.result import save
 from firstbad.rooms import load, names
 from firstbad.run import CaptureOptions, ModelSpec, Prepared, RunOutput
@@ -143,8 +144,7 @@ def diff(
             timings=timings,
             progress=tell,
         )
-    finish(comparison, folder)
-    return comparison
+    return finish(comparison, folder)
 
 
 def compare_files(
@@ -177,7 +177,7 @@ def compare_files(
         )
     if folder is not None:
         output_folder(folder)
-        finish(comparison, folder)
+        comparison = finish(comparison, folder)
     return comparison
 
 
@@ -190,14 +190,26 @@ def spec_of(trace: Trace) -> ModelSpec:
     return ModelSpec(**known)
 
 
-def finish(comparison: Comparison, folder: Path) -> None:
-    """Writes result.json, and makes HDF5 viewers open the traces on the first bad value."""
-    save(comparison.result, folder / "result.json")
-    first = comparison.result.first_bad
-    if first is not None:
-        for path in comparison.result.files.values():
+def finish(comparison: Comparison, folder: Path) -> Comparison:
+    """Writes result.json and report.html, and makes HDF5 viewers open the traces on the first bad value.
+
+    Returns the comparison with the report among its files; where none could be made, with a note that says so.
+    """
+    plain = comparison.result
+    report = folder / "report.html"
+    result = replace(plain, files={**plain.files, "report": str(report)})
+    save(result, folder / "result.json")
+    if plain.first_bad is not None:
+        for path in plain.files.values():
             if Path(path).parent == folder:
-                mark_default(path, first.step, first.value)
+                mark_default(path, plain.first_bad.step, plain.first_bad.value)
+    try:
+        write_report(folder, "html", report)
+    except Exception as error:  # whatever it is, the verdict stands without its page
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        result = replace(plain, notes=(*plain.notes, f"no report.html ({reason}): try `firstbad report {folder}`"))
+        save(result, folder / "result.json")
+    return replace(comparison, result=result)
 
 
 def output_folder(folder: Path) -> Path:
