@@ -9,18 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from firstbad import result as results
 from firstbad.errors import CompareError, UsageError
+from firstbad.layout import Layout
 from firstbad.rooms import load, names
 
 if TYPE_CHECKING:
-    from firstbad.alignment import Alignment
+    from numpy.typing import NDArray
+
+    from firstbad.comparison import Comparison
     from firstbad.trace import Trace
 
 
@@ -34,14 +36,44 @@ class Material:
     candidate: Trace | None
     missing: tuple[str, ...] = ()
 
-    @cached_property
-    def alignment(self) -> Alignment | None:
-        """Which candidate value is which reference value; None without both traces."""
-        from firstbad.alignment import align
-
+    def arrays(self, row: int) -> tuple[NDArray[Any], NDArray[Any]] | None:
+        """Both arrays of a row of the result's values in the reference's layout; None where one cannot be read."""
         if self.reference is None or self.candidate is None:
             return None
-        return align(self.reference.graph, self.candidate.graph, self.reference.array, self.candidate.array)
+        columns = self.result["values"]
+        key = columns["step"][row], columns["name"][row]
+        ours = self.reference.graph.by_key.get(key)
+        number, fields = self.result["extra"].get("partners", {}).get(str(row), (-1, {}))
+        values = self.candidate.graph.values
+        theirs = values[number] if 0 <= number < len(values) else self.candidate.graph.by_key.get(key)
+        if ours is None or theirs is None:
+            return None
+        layout = Layout(ours.shape, **{name: _tuple(field) for name, field in fields.items()})
+        try:
+            return self.reference.array(ours), layout.apply(self.candidate.array(theirs))
+        except (CompareError, ValueError):  # not stored, or of another shape than the result says
+            return None
+
+
+def material_of(comparison: Comparison) -> dict[str, Any]:
+    """What a result must keep besides its columns, so that its values can be found and judged again from the folder.
+
+    `allowed`: the limit of each row's cumulative error; `partners`: row → candidate value and layout, where these are
+    not simply those of the same name and shape.
+    """
+    allowed, partners = [], {}
+    for row, judged in enumerate(comparison.local.values):
+        pair = judged.pair
+        allowed.append(judged.cumulative_limit)
+        fields = {name: field for name, field in asdict(pair.layout).items() if field and name != "shape"}
+        same_key = (pair.candidate.step, pair.candidate.name) == (pair.reference.step, pair.reference.name)
+        if fields or not same_key:
+            partners[str(row)] = [pair.candidate.id, fields]
+    return {"allowed": allowed, "partners": partners}
+
+
+def _tuple(field: Any) -> Any:
+    return tuple(field) if isinstance(field, list) else field
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from firstbad.allocator import keep_large_blocks
 from firstbad.comparison import Comparison, compare
 from firstbad.errors import UsageError
 from firstbad.mapfile import Mapped
-from firstbad.material import write_report
+from firstbad.material import material_of, write_report
 from firstbad.result import save
 from firstbad.rooms import load, names
 from firstbad.run import CaptureOptions, ModelSpec, Prepared, RunOutput
@@ -195,8 +195,8 @@ def finish(comparison: Comparison, folder: Path) -> Comparison:
 
     Returns the comparison with the report among its files; where none could be made, with a note that says so.
     """
-    plain = comparison.result
     report = folder / "report.html"
+    plain = replace(comparison.result, extra={**comparison.result.extra, **material_of(comparison)})
     result = replace(plain, files={**plain.files, "report": str(report)})
     save(result, folder / "result.json")
     if plain.first_bad is not None:

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from firstbad.errors import CompareError
 from firstbad.material import Material
 
 from .inspector import Look, look
@@ -21,13 +20,12 @@ from .rows import Row, Rows
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from firstbad.alignment import Pair
 
 FULL_VALUES = 24
-FULL_ELEMENTS = 60_000_000  # of both sides together is twice that: 0.3 s
-SMALL_VALUES = 800
-SMALL_ELEMENTS = 60_000_000
-SMALL_LARGEST = 3_000_000  # elements of one value
+FULL_ELEMENTS = 45_000_000  # of each side
+SMALL_VALUES = 480
+SMALL_ELEMENTS = 30_000_000
+SMALL_LARGEST = 1_000_000  # elements of one value
 SMALL_SIZE = 16
 
 
@@ -52,23 +50,20 @@ class Gallery:
 
 def gallery(material: Material, rows: Rows, faults: Sequence[Row], named: Iterable[Row]) -> Gallery:
     """`named`: values that a cause speaks of, shown in full right after the faults."""
-    alignment = material.alignment
-    if alignment is None:
+    if material.reference is None or material.candidate is None:
         return Gallery({}, None, len(rows.all))
-    pairs = {(p.reference.step, p.reference.name): p for p in alignment.pairs}
     heads = _heads(material)
     looks: dict[int, Look] = {}
     budget = FULL_ELEMENTS
     for row in _first(rows, faults, named):
-        pair = pairs.get((row.step, row.name))
         size = _size(row)
-        if pair is None or size == 0 or size > budget or len(looks) >= FULL_VALUES:
+        if size == 0 or size > budget or len(looks) >= FULL_VALUES:
             continue
-        both = _arrays(material, pair)
+        both = _arrays(material, row)
         if both is not None:
             budget -= size
             looks[row.index] = look(row, *both, heads, as_svg=not looks)
-    thumbnails = _thumbnails(material, rows, pairs, faults)
+    thumbnails = _thumbnails(material, rows, faults)
     shown = set(looks) | set(thumbnails.places if thumbnails else ())
     return Gallery(looks, thumbnails, len(rows.all) - len(shown))
 
@@ -107,9 +102,7 @@ def _layer(name: str) -> str:
     return ".".join(parts[: number + 1])
 
 
-def _thumbnails(
-    material: Material, rows: Rows, pairs: Mapping[tuple[str, str], Pair], faults: Sequence[Row]
-) -> Thumbnails | None:
+def _thumbnails(material: Material, rows: Rows, faults: Sequence[Row]) -> Thumbnails | None:
     """The steps of the faults first, then the rest in execution order; at most SMALL_VALUES."""
     first = {fault.step for fault in faults}
     order = [*faults, *(r for r in rows.all if r.step in first), *(r for r in rows.all if r.step not in first)]
@@ -119,11 +112,10 @@ def _thumbnails(
     for row in order:
         if len(pictures) >= SMALL_VALUES:
             break
-        pair = pairs.get((row.step, row.name))
         size = _size(row)
-        if pair is None or row.index in places or size < 2 or size > min(budget, SMALL_LARGEST):
+        if row.index in places or size < 2 or size > min(budget, SMALL_LARGEST):
             continue
-        both = _arrays(material, pair)
+        both = _arrays(material, row)
         if both is not None:
             budget -= size
             places[row.index] = len(pictures)
@@ -135,18 +127,10 @@ def _thumbnails(
     return Thumbnails(png(sheet, (*VALUES, *ERRORS)), width, height, across, sheet.shape[0] // height, places)
 
 
-def _arrays(material: Material, pair: Pair) -> tuple[NDArray[Any], NDArray[Any]] | None:
-    """Both arrays in the reference's layout; None where one cannot be read, or is no array of numbers."""
-    assert material.reference is not None
-    assert material.candidate is not None
-    try:
-        reference = material.reference.array(pair.reference)
-        candidate = pair.layout.apply(material.candidate.array(pair.candidate))
-    except CompareError:
-        return None
-    if reference.dtype.kind not in "fiub" or candidate.dtype.kind not in "fiub":
-        return None
-    return reference, candidate
+def _arrays(material: Material, row: Row) -> tuple[NDArray[Any], NDArray[Any]] | None:
+    """Both arrays, where they are of numbers that can be drawn."""
+    both = material.arrays(row.index)
+    return both if both is not None and all(array.dtype.kind in "fiub" for array in both) else None
 
 
 def _heads(material: Material) -> int:

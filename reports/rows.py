@@ -1,6 +1,5 @@
 """The compared values as records, in execution order: the columns of the result with what every part of a page needs.
 
-What is allowed for the cumulative error is worked out as local.py does: noise is inherited along the reference's graph.
 Leaves out arrays (inspector.py).
 """
 
@@ -95,7 +94,7 @@ def rows_of(material: Material) -> Rows:
     columns = material.result["values"]
     keys = list(zip(columns["step"], columns["name"], strict=True))
     floors_ = [_finite(x) for x in columns["noise_floor"]]
-    inherited, sources = _along_graph(material, keys, floors_)
+    allowed = material.result["extra"].get("allowed", [])
     rows = []
     for i, (step, name) in enumerate(keys):
         rows.append(
@@ -111,40 +110,35 @@ def rows_of(material: Material) -> Rows:
                 floors_[i],
                 _finite(columns["times_noise"][i]),
                 _finite(columns["cumulative_error"][i]),
-                max(CUMULATIVE_FLOOR, FACTOR * (inherited.get(i, 0.0) + floors_[i])),
+                _finite(allowed[i]) if i < len(allowed) else max(CUMULATIVE_FLOOR, FACTOR * floors_[i]),
                 columns["test"][i],
             )
         )
-    return Rows(tuple(rows), sources)
+    return Rows(tuple(rows), _sources(material, keys))
 
 
 def _finite(x: float | None) -> float:
     return math.inf if x is None else float(x)
 
 
-def _along_graph(
-    material: Material, keys: Sequence[tuple[str, str]], noise: Sequence[float]
-) -> tuple[dict[int, float], dict[int, tuple[int, ...]]]:
-    """For each row the relative noise that reached it, and the rows it was made from (through what was not compared).
+def _sources(material: Material, keys: Sequence[tuple[str, str]]) -> dict[int, tuple[int, ...]]:
+    """For each row the rows it was made from along the reference's graph, through what was not compared.
 
     Of one name over several steps (the rows of a cache) only the latest is listed.
     """
     if material.reference is None:
-        return {}, {}
+        return {}
     rows = {key: i for i, key in enumerate(keys)}
     graph = material.reference.graph
-    reached: dict[int, float] = {}  # value → noise, its own included
     made_from: dict[int, tuple[int, ...]] = {}  # value → rows: itself, or what it was made from
-    inherited, sources = {}, {}
+    sources = {}
     for op in graph.ops:
-        before = max((reached.get(read.value, 0.0) for read in op.reads), default=0.0)
         latest = {keys[r][1]: r for read in op.reads for r in made_from.get(read.value, ())}
         origin = tuple(latest.values())[:SOURCES]
         for written in op.writes:
             value = graph.values[written]
             row = rows.get((value.step, value.name)) if value.kind == "value" else None
-            reached[written], made_from[written] = before, origin
+            made_from[written] = origin if row is None else (row,)
             if row is not None:
-                reached[written] += noise[row]
-                inherited[row], sources[row], made_from[written] = before, origin, (row,)
-    return inherited, sources
+                sources[row] = origin
+    return sources
