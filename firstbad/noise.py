@@ -103,20 +103,24 @@ def floor(sums: Sums, pool: Pool, sequential: Sequential | None) -> Floor:
     """The noise floor of one value: the largest of the three sources, for the whole and for each kind of slice."""
     order = sequential or Sequential(0.0, 0.0, 0.0)
     whole = max(sums.twin, pool.whole, order.rms)
+    element = max(sums.element_twin, pool.element, order.worst, whole * _largest_of(sums.count))
     return Floor(
         whole=whole,
-        rows=max(sums.rows.twin, pool.rows, order.row, _of_slices(whole, sums.rows)),
-        columns=max(sums.columns.twin, pool.columns, _of_slices(whole, sums.columns)),
-        groups=max(sums.groups.twin, _of_slices(whole, sums.groups)),
-        element=max(sums.element_twin, pool.element, order.worst, whole * _largest_of(sums.count)),
+        rows=max(sums.rows.twin, pool.rows, order.row, _of_slices(whole, element, sums.rows)),
+        columns=max(sums.columns.twin, pool.columns, _of_slices(whole, element, sums.columns)),
+        groups=max(sums.groups.twin, _of_slices(whole, element, sums.groups)),
+        element=element,
     )
 
 
-def _of_slices(whole: float, slices: Slice) -> float:
-    """Worst of `count` slices of `length` independent errors of the given rms (normal: mean + z deviations)."""
+def _of_slices(whole: float, element: float, slices: Slice) -> float:
+    """Worst of `count` slices of `length` errors of the given rms: all alike and independent (normal: mean + z
+    deviations), or one of them the largest element of the value (a column of one row is that element).
+    """
     if slices.count <= 1 or slices.length == 0:
         return whole
-    return whole * (1 + _largest_of(slices.count) / math.sqrt(2 * slices.length))
+    alike = whole * (1 + _largest_of(slices.count) / math.sqrt(2 * slices.length))
+    return max(alike, math.sqrt((element**2 + (slices.length - 1) * whole**2) / slices.length))
 
 
 def _largest_of(count: int) -> float:

@@ -68,3 +68,13 @@ def test_one_bad_element_in_a_large_value_fails() -> None:
     assert sums.element_index == 120 * 300 + 7
     assert "element" in failed(sums)
     assert "whole" not in failed(sums)
+
+
+def test_a_column_of_one_row_is_judged_as_the_element_it_is() -> None:
+    """The declared order may give one element more than its neighbours; the column test must not take that back."""
+    sums = sums_of(1.0, (4, 1, 40))
+    assert sums.columns.length == 1
+    limits = floor(sums, Pool(), Sequential(0.5, 40.0, 0.0))
+    assert limits.columns == limits.element == 40.0
+    longer = sums_of(1.0, (4, 4000, 40))
+    assert floor(longer, Pool(), Sequential(0.5, 40.0, 0.0)).columns < 2 * floor(longer, Pool(), None).columns
