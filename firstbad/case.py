@@ -17,6 +17,7 @@ import numpy as np
 
 from firstbad.alignment import Alignment
 from firstbad.edit import NOTHING, Edit
+from firstbad.errors import CompareError
 from firstbad.graph import Op, Value
 from firstbad.judge import MASKED
 from firstbad.local import Judged, sequential_of
@@ -115,15 +116,17 @@ class Case:
         return self.replayed.expected
 
     def replay(self, edit: Edit) -> Replayed:
-        joined = edit if self.base is NOTHING else self.base.then(edit)
-        assert joined is not None
-        return replay_region(self.reference.graph, self.region, self.executor, self.given, joined)
+        return replay_region(self.reference.graph, self.region, self.executor, self.given, self._joined(edit))
+
+    def _joined(self, edit: Edit) -> Edit:
+        joined = edit if self.base is NOTHING else self.base if edit is NOTHING else self.base.then(edit)
+        if joined is None:
+            raise CompareError("two edits of one thing cannot be joined")
+        return joined
 
     def preview(self, edit: Edit, dtype: str = "float32") -> NDArray[Any]:
         """The edited region in float32 only."""
-        joined = edit if self.base is NOTHING else self.base.then(edit)
-        assert joined is not None
-        return run_region(self.reference.graph, self.region, self.executor, self.given, joined, dtype=dtype)
+        return run_region(self.reference.graph, self.region, self.executor, self.given, self._joined(edit), dtype=dtype)
 
     def array(self, value: Value | int) -> NDArray[Any] | None:
         """What a region's input or weight holds: the candidate's own value, or the model's weight."""

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from firstbad.case import Case, Score, case_of
-from firstbad.edit import NOTHING, Edit
+from firstbad.edit import FITTED, NOTHING, Edit
 from firstbad.errors import CompareError
 from firstbad.faults import Fault
 from firstbad.judge import Sums
@@ -31,6 +32,9 @@ BUDGET = 10.0
 
 MORE = 0.15
 """Share of the budget that is spent on alternatives once a cause is found."""
+
+EQUAL = 1.25
+"""Edits that leave at most so many times the least distance reproduce equally well."""
 
 PARTIAL = 0.2
 """Share of the difference that an edit must explain to be joined with a second one."""
@@ -68,11 +72,11 @@ class _Search:
 
     def run(self, case: Case, edits: Edits) -> None:
         for make in edits:
-            for edit in make(case):
+            for edit in _while_possible(make(case)):
                 if time.monotonic() > self.until:
                     self.out_of_time = True
                     return
-                if self.found and edit.cost > max(e.cost for e, _ in self.found):
+                if self.found and edit.cost > max(FITTED, min(e.cost for e, _ in self.found)):
                     continue  # simpler ones are known
                 self._try(case, edit)
 
@@ -98,8 +102,14 @@ class _Search:
             self._remember(joined, score)
 
     def _remember(self, edit: Edit, score: Score) -> None:
-        if score.odd == 0 and score.share > 0:
+        if score.odd == 0 and score.share > 0 and not edit.dtype:
             self.close = sorted([*self.close, (score.share, edit)], key=lambda c: -c[0])[:8]
+
+
+def _while_possible(edits: Iterator[Edit]) -> Iterator[Edit]:
+    """Edits until one cannot even be made (its op is changed already, its shapes do not fit)."""
+    with suppress(CompareError):
+        yield from edits
 
 
 def explain(
@@ -122,7 +132,9 @@ def explain(
 
 
 def _cause(search: _Search) -> Cause:
-    ranked = sorted(search.found, key=lambda f: f[0].cost)  # stable: the earlier kind first
+    best = min(left for _, left in search.found)
+    # As good as the best: the simplest; stable, so the earlier kind comes first.
+    ranked = sorted(search.found, key=lambda f: (f[1] > EQUAL * best, f[0].cost))
     causes: list[Cause] = []
     for edit, left in ranked:
         if not any(c.edit is not None and c.edit.key == edit.key and c.detail == edit.detail for c in causes):
@@ -231,7 +243,7 @@ def _within_rounding(case: Case, edit: Edit, replayed: Replayed) -> Replayed:
 
 def _judge_noise(case: Case, edit: Edit) -> tuple[Sums, bool]:
     """Arithmetic of lower precision: the error is noise of the size that it makes, no more and no less."""
-    low = case.preview(replace(edit, dtype=""), edit.dtype)
+    low = edit.output if edit.output is not None else case.preview(replace(edit, dtype=""), edit.dtype)
     replayed = replace(case.replayed, twin=np.asarray(low, np.float32))
     sums = sums_of(case.own(), replayed, case.dtype)
     limits = floor(sums, Pool(), None)

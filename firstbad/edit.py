@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from firstbad.graph import Graph, Op, Read
 
 if TYPE_CHECKING:
@@ -31,6 +33,7 @@ class Edit:
     replaced: Mapping[int, NDArray[Any]] = field(default_factory=dict)  # value id (weights too) → array
     ops: Mapping[int, tuple[Op, ...]] = field(default_factory=dict)  # op id → what runs in its place
     after: tuple[After, ...] = ()
+    output: NDArray[Any] | None = None  # the output itself, worked out elsewhere from the region's inputs
     computes: bool = False  # `after` does arithmetic: an exact region is none any more
     rounds: bool = False  # `after` is a monotone rounding: near its steps the candidate's choice counts
     dtype: str = ""  # the arithmetic is that of a lower precision: its noise is expected, not its bits
@@ -38,7 +41,12 @@ class Edit:
 
     def then(self, other: Edit) -> Edit | None:
         """Both edits at once; None where they change the same thing."""
-        if set(self.replaced) & set(other.replaced) or set(self.ops) & set(other.ops) or (self.dtype and other.dtype):
+        if (
+            other.output is not None
+            or set(self.replaced) & set(other.replaced)
+            or set(self.ops) & set(other.ops)
+            or (self.dtype and other.dtype)
+        ):
             return None
         return Edit(
             kind=self.kind,
@@ -46,6 +54,7 @@ class Edit:
             replaced={**self.replaced, **other.replaced},
             ops={**self.ops, **other.ops},
             after=(*self.after, *other.after),
+            output=self.output,
             computes=self.computes or other.computes,
             rounds=self.rounds or other.rounds,
             dtype=self.dtype or other.dtype,
@@ -53,7 +62,9 @@ class Edit:
         )
 
     def finish(self, output: NDArray[Any]) -> NDArray[Any]:
-        """What `after` makes of the output."""
+        """What the edit makes of the region's output."""
+        if self.output is not None:
+            output = np.asarray(self.output).reshape(output.shape).astype(output.dtype)
         for function in self.after:
             output = function(output)
         return output

@@ -10,9 +10,11 @@ from firstbad.cause import Edits
 from firstbad.edits_constant import call_numbers, caps, input_factors, output_factors
 from firstbad.edits_layout import grouped, looked_up, moved, reread, shifted, views
 from firstbad.edits_mask import masks
+from firstbad.edits_noise import noise, statistics
+from firstbad.edits_noise import sums as sums_in_few_bits
 from firstbad.edits_norm import norms
 from firstbad.edits_partial import copies, described, lost_terms, unwritten
-from firstbad.edits_precision import accumulated, read, saturated, stored
+from firstbad.edits_precision import read, saturated, stored
 from firstbad.edits_structure import doubled, left_out, put_in, sums, swapped
 from firstbad.edits_variant import activations, convolutions, softmaxes
 from firstbad.edits_weights import bias, other_weights
@@ -48,9 +50,11 @@ EDITS: Edits = (
     rewired,
     put_in,
     read,
+    statistics,
     reread,
     input_factors,
     caps,
-    accumulated,
+    sums_in_few_bits,
+    noise,
     described,
 )

@@ -17,6 +17,7 @@ import numpy as np
 from firstbad.case import Case
 from firstbad.edit import FITTED, After, Edit, call
 from firstbad.edits_variant import word_of
+from firstbad.errors import CompareError
 from firstbad.graph import Op
 from firstbad.judge import MASKED
 from firstbad.signature import runs
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
 STEPS = 6
 SIGMAS = 4.0
+
+FEWEST = 8
+"""Elements that a factor or an offset must hold for: of fewer it would only be another way to write them down."""
 
 Make = Callable[[float], Edit]
 
@@ -99,7 +103,7 @@ def output_factors(case: Case) -> Iterator[Edit]:
         inside[part] = True
         y = np.where(np.isfinite(s.expected) & (np.asarray(s.expected) > MASKED), s.expected, 0.0)[inside]
         d = np.where(np.isfinite(s.difference), s.difference, 0.0)[inside]
-        if y @ y <= 0:
+        if y @ y <= 0 or d.size < FEWEST:
             continue
         slope = float(d @ y / (y @ y))
         left = d - slope * y
@@ -123,7 +127,11 @@ def caps(case: Case) -> Iterator[Edit]:
         return
 
     def make(number: float) -> Edit:
-        after = (lambda y: number * np.tanh(y / number),)
+        def capped(y: NDArray[Any]) -> NDArray[Any]:
+            with np.errstate(over="ignore"):
+                return np.asarray(number * np.tanh(y / number))
+
+        after = (capped,)
         return Edit("extra_op", {"op": "soft cap", "number": number}, after=after, computes=True, cost=FITTED)
 
     yield from _solved(case, make, 1.1 * size)
@@ -170,7 +178,10 @@ def _solved(case: Case, make: Make, start: float) -> Iterator[Edit]:
     def at(number: float) -> NDArray[np.float64]:
         return np.asarray(case.preview(make(number), "float64"), np.float64).reshape(-1)[case.sample]
 
-    y = at(start)
+    try:
+        y = at(start)
+    except CompareError:  # something else of this op is known to be wrong already
+        return
     number = np.isfinite(own) & np.isfinite(y) & (own > MASKED) & (y > MASKED)
     before = float(np.sum((own - y)[number] ** 2))
     x, best = start, before
@@ -199,13 +210,14 @@ def _solved(case: Case, make: Make, start: float) -> Iterator[Edit]:
     spread = math.sqrt(best / max(1, int(number.sum())) / power)
     if abs(x - start) < 5 * spread:
         return
-    rounded = nice(x, SIGMAS * spread)
+    rounded = nice(x, max(SIGMAS * spread, 1e-9 * abs(start)))
     if rounded != start:
         yield make(rounded)
 
 
 def nice(number: float, slack: float) -> float:
-    """The number with the fewest digits within `slack` of this one; well-known ones first."""
+    """The number with the fewest digits within `slack` of this one (float32 at best); well-known ones first."""
+    slack = max(slack, 1.2e-7 * abs(number))
     for known in (0.0, 1.0, -1.0, 2.0, 0.5):
         if abs(number - known) <= slack:
             return known

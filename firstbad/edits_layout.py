@@ -132,6 +132,8 @@ def looked_up(case: Case) -> Iterator[Edit]:
         rows = np.ascontiguousarray(case.own(), np.float32).reshape(-1, table.shape[1])
         places = {row.tobytes(): n for n, row in reversed(list(enumerate(np.ascontiguousarray(table, np.float32))))}
         found = np.array([places.get(row.tobytes(), -1) for row in rows])
+        if (found < 0).any():
+            yield from _other_table(case, op, table, rows)
         if (found < 0).any() or np.array_equal(found, taken.ravel()):
             continue
         off = found - taken.ravel()
@@ -140,6 +142,19 @@ def looked_up(case: Case) -> Iterator[Edit]:
         if np.all(off == off[0]):
             detail["by"] = int(off[0])
         yield Edit("position", detail, {index: found.reshape(taken.shape)}, cost=FITTED if "by" in detail else LOOSE)
+
+
+def _other_table(case: Case, op: Op, table: NDArray[Any], rows: NDArray[Any]) -> Iterator[Edit]:
+    """The rows stand in another table of the model."""
+    own = case.reference.graph.values[op.reads[0].value].name
+    for other in case.reference.graph.values:
+        if other.kind != "weight" or other.name == own or other.shape[1:] != table.shape[1:] or len(other.shape) != 2:
+            continue
+        held = np.ascontiguousarray(case.executor.weight(other.name), np.float32)
+        places = {row.tobytes() for row in held}
+        if all(row.tobytes() in places for row in rows):
+            detail = {"slot": "weight", "weight": own, "read": other.name}
+            yield Edit("wrong_weight", detail, output=rows.reshape(case.own().shape), cost=FITTED)
 
 
 def grouped(case: Case) -> Iterator[Edit]:

@@ -87,6 +87,15 @@ def _masks(case: Case) -> Iterator[tuple[int, NDArray[Any]]]:
                 yield read.value, held
 
 
+def is_mask(case: Case, i: int) -> bool:
+    """Whether a value that the region reads masks something."""
+    known = case.reference.graph.values[i]
+    if known.kind == "weight" or not known.shape or known.dtype not in ("float32", "float16", "bfloat16"):
+        return False
+    held = case.preview_value(i)
+    return held is not None and _only_mask(np.asarray(held))
+
+
 def _only_mask(held: NDArray[Any]) -> bool:
     """Zeros and masked entries, both or one of them."""
     masked = held <= MASKED

@@ -23,6 +23,9 @@ from firstbad.wiring import in_memory, into
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+FEWEST = 8
+"""Elements without a number that count as a part of the value; fewer are just that."""
+
 MOST = 64
 """Earlier contents of a buffer, or captured values, that are tried."""
 
@@ -45,13 +48,11 @@ def copies(case: Case) -> Iterator[Edit]:
         content = into(case.judged.pair, other)
         holds = {"holds": value.name, "holds_step": value.step}
         if value.name == own.name:
-            yield Edit("stale", {"value": own.name, **holds}, after=(_all(content),))
+            yield Edit("stale", {"value": own.name, **holds}, output=content)
         elif case.alignment.by_candidate.get(value.id) is None or not _is_input(case, value):
             same = value.address and value.address == own.address
             where = {"where": "what its buffer held before"} if same else {}
-            yield Edit(
-                "missing_op", {"op": word_of(case.ops[-1]), **holds, **where}, after=(_all(content),), cost=FITTED
-            )
+            yield Edit("missing_op", {"op": word_of(case.ops[-1]), **holds, **where}, output=content, cost=FITTED)
 
 
 def unwritten(case: Case) -> Iterator[Edit]:
@@ -68,18 +69,14 @@ def unwritten(case: Case) -> Iterator[Edit]:
     }
     where: dict[str, Any] = {**words, "of": dict(zip(("groups", "rows", "columns"), s.shape, strict=True))}
     inside = s.own[part]
-    if inside.size > 1 and np.all(inside == inside.flat[0]):
+    if case.floats and np.isnan(inside).all():
+        kind = "partial_write" if words and inside.size >= FEWEST else "nonfinite"
+        yield Edit(kind, {"holds": "NaN", **where}, after=(_part(np.nan, part, s.shape),), cost=FITTED)
+    elif inside.size > 1 and np.all(inside == inside.flat[0]):
         number = float(inside.flat[0])
-        kind = "partial_write" if words else "nonfinite" if not np.isfinite(number) else "partial_write"
+        kind = "nonfinite" if not np.isfinite(number) and inside.size < FEWEST else "partial_write"
         detail = {"holds": "zero" if number == 0 else "one number", "number": number, **where}
         yield Edit(kind, detail, after=(_part(number, part, s.shape),), cost=FITTED if number == 0 else LOOSE)
-    elif np.isnan(inside).all() if case.floats else False:
-        yield Edit(
-            "partial_write" if words else "nonfinite",
-            {"holds": "NaN", **where},
-            after=(_part(np.nan, part, s.shape),),
-            cost=FITTED,
-        )
     if not words:
         return
     for holds, content in _contents(case):
@@ -189,13 +186,6 @@ def _stored(case: Case, value: Value, own: Value) -> bool:
 def _is_input(case: Case, value: Value) -> bool:
     pair = case.alignment.by_candidate.get(value.id)
     return pair is not None and pair.reference.id in case.region.inputs
-
-
-def _all(content: NDArray[Any]) -> After:
-    def after(y: NDArray[Any]) -> NDArray[Any]:
-        return np.asarray(content).reshape(y.shape).astype(y.dtype)
-
-    return after
 
 
 def _part(content: NDArray[Any] | float, part: tuple[Any, ...], folded: tuple[int, int, int]) -> After:

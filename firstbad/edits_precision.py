@@ -1,8 +1,7 @@
 """Edits of kind `precision` and `overflow`: the right arithmetic in too few bits, or beyond its range.
 
 A rounding of the output, of an input or of a weight to a narrower type is reproduced bit for bit (near its steps the
-candidate's choice counts). Sums that are kept in a narrower type leave noise that depends on an order nobody knows:
-term after term is tried on a sample, else the size of the noise decides, and the detail says so.
+candidate's choice counts). Leaves out arithmetic inside the op in a narrower type (edits_noise.py).
 """
 
 from __future__ import annotations
@@ -14,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from firstbad.case import Case
-from firstbad.edit import FITTED, LAST, SIMPLE, Edit
-from firstbad.edits_variant import word_of
+from firstbad.edit import FITTED, SIMPLE, Edit
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -62,7 +60,8 @@ def _int(bits: int, axis: int | None) -> Rounding:
     def rounding(x: NDArray[Any]) -> NDArray[Any]:
         size = np.abs(x).max(axis, keepdims=True) if axis is not None and x.ndim else np.abs(x).max(initial=0.0)
         step = np.where(size > 0, size / top, 1.0)
-        return np.asarray(np.round(x / step) * step, np.float32)
+        with np.errstate(over="ignore", invalid="ignore"):
+            return np.asarray(np.round(x / step) * step, np.float32)
 
     return rounding
 
@@ -155,17 +154,6 @@ def saturated(case: Case) -> Iterator[Edit]:
     if at_top.sum() > 4 and math.isfinite(largest) and float(np.abs(case.expected).max()) > largest:
         detail = {"what": "output", "how": "clipped", "limit": largest, "input": "output", "dtype": ""}
         yield Edit("overflow", detail, after=(_clipped(largest),), computes=True, cost=FITTED)
-
-
-def accumulated(case: Case) -> Iterator[Edit]:
-    """Sums kept in a narrower type: told by the size of the noise."""
-    if not case.floats or case.replayed.exact or case.replayed.scale is None:
-        return
-    if word_of(case.ops[-1]) in ("add", "mul", "sub", "div"):
-        return
-    for dtype in ("bfloat16", "float16"):
-        detail = {"what": "arithmetic", "dtype": dtype, "by": "the size of its noise"}
-        yield Edit("precision", detail, dtype=dtype, cost=LAST)
 
 
 def _kept(rounding: Rounding) -> Rounding:

@@ -16,6 +16,7 @@ import numpy as np
 
 from firstbad.case import Case
 from firstbad.edit import Edit, call, value
+from firstbad.edits_mask import is_mask
 from firstbad.graph import Op
 from firstbad.replay import moves_only
 
@@ -31,6 +32,8 @@ def left_out(case: Case) -> Iterator[Edit]:
             for source in _data_inputs(case, run[0]):
                 new = _copy(case, run[-1], source)
                 gone: dict[int, tuple[Op, ...]] = {op.id: () for op in run[:-1]}
+                if any(is_mask(case, r.value) for r in run[0].reads):
+                    continue  # told as a mask that is missing
                 others = [_name(case, v) for v in _data_inputs(case, run[0]) if v != source]
                 detail: dict[str, Any] = {"op": _word(run[0]), "keeps": _name(case, source)}
                 if others:

@@ -59,7 +59,7 @@ void fb_judge(const float *c, const double *y, const float *t, const float *s, i
         e = number ? e : 0.0;
         d = twin_number ? d : 0.0;
         const double r = number && scale > 0 ? yi / scale : 0.0, yn = number ? yi : 0.0;
-        const double qi = e * si, pi = d * si;
+        const double qi = number ? e * si : 0.0, pi = twin_number ? d * si : 0.0; /* their scale may be NaN */
         q[i] = (float)(qi > 1e18 ? 1e18 : qi < -1e18 ? -1e18 : qi);
         p[i] = (float)(pi > 1e18 ? 1e18 : pi < -1e18 ? -1e18 : pi);
         qr += qi * r, pr += pi * r, rr += r * r, q1 += qi, p1 += pi;

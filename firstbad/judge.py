@@ -264,6 +264,7 @@ def _numpy_sums(
         e = np.where(number, c.astype(np.float64) - y, 0.0)
         d = np.where(twin_number, t.astype(np.float64) - y, 0.0)
         natural = u * scale + (1e-300 if exact else SMALLEST_NORMAL)
+        natural = np.where(number, natural, 1.0)  # the scale of what is no number is none either
         q, p = np.clip(e / natural, -1e18, 1e18), np.clip(d / natural, -1e18, 1e18)
         r = np.where(number & (scale > 0), y / np.where(scale > 0, scale, 1.0), 0.0)
     kinds = [np.where(np.isnan(x), 3, np.where(x <= MASKED, 1, np.where(np.isposinf(x), 2, 0))) for x in (c, y)]

@@ -59,12 +59,12 @@ def replay_region(
     """The region's value from the given inputs, as the edit says; `dtype` of the twin."""
     part, given_here = _edited(graph, region, given, edit)
     replayed = next(iter(sweep(part, executor, given_here, frozenset([region.value.id]), dtype=dtype)))
-    if not edit.after:
+    if not edit.after and edit.output is None:
         return replayed
     scale = replayed.scale
-    if scale is not None:
+    if scale is not None and edit.after:
         whole = np.broadcast_to(scale, replayed.expected.shape)
-        scale = np.nan_to_num(np.abs(edit.finish(whole)), nan=0.0, posinf=0.0).astype(np.float32)
+        scale = np.nan_to_num(np.abs(replace(edit, output=None).finish(whole)), nan=0.0, posinf=0.0).astype(np.float32)
     return replace(
         replayed,
         expected=edit.finish(replayed.expected),
