@@ -18,6 +18,7 @@ from typing import Any
 from firstbad.allocator import keep_large_blocks
 from firstbad.comparison import Comparison, compare
 from firstbad.errors import UsageError
+from firstbad.evidence import Evidence, gather
 from firstbad.mapfile import Mapped
 from firstbad.material import material_of, write_report
 from firstbad.result import save
@@ -144,6 +145,8 @@ def diff(
             timings=timings,
             progress=tell,
         )
+        about = Evidence(room, prepared, candidate, folder, options, reference, other, tell)
+        comparison = gather(comparison, about)
     return finish(comparison, folder)
 
 

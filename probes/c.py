@@ -15,11 +15,13 @@ from pathlib import Path
 import numpy as np
 
 from firstbad.errors import UsageError
+from firstbad.lint import Finding
 from firstbad.run import CaptureOptions, Prepared, RunOutput
 from firstbad.session import meta_of
 from firstbad.toolchain import build
 from firstbad.trace import TraceWriter
 
+from .lint import lint as lint_plan
 from .plan import Plan
 from .plan_check import load
 from .planner import plan
@@ -53,6 +55,11 @@ def plan_for(argument: str, prepared: Prepared) -> Plan:
             "--audio-context to fit, or plan it anew"
         )
     return chosen
+
+
+def lint(argument: str, prepared: Prepared | None = None) -> tuple[Finding, ...]:
+    """What is wrong with a plan by itself: the one in the file, else the one that the model would get."""
+    return lint_plan(load(Path(argument)) if prepared is None else plan_for(argument, prepared))
 
 
 def capture(

@@ -21,6 +21,7 @@ class Kind:
     fits: Fits
     optional: frozenset[str] = frozenset()  # weights that may be left out
     cached: frozenset[str] = frozenset()  # inputs that see a whole cache, where they are wired to one
+    elementwise: bool = False  # reads an element for the last time when it writes it: may run in place
 
 
 def _linear(x: Mapping[str, int], w: Mapping[str, Shape], y: Shape, _a: Mapping[str, float], _h: int) -> bool:
@@ -83,13 +84,13 @@ def _one(x: Mapping[str, int], _w: Mapping[str, Shape], y: Shape, _a: Mapping[st
 KINDS: Mapping[str, Kind] = {
     "linear": Kind(("x",), ("weight", "bias"), _linear, optional=frozenset({"bias"})),
     "conv1d": Kind(("x",), ("weight", "bias"), _conv1d),
-    "gelu": Kind(("x",), (), _same),
-    "mul": Kind(("x",), (), _same),
-    "add": Kind(("a", "b"), (), _same),
+    "gelu": Kind(("x",), (), _same, elementwise=True),
+    "mul": Kind(("x",), (), _same, elementwise=True),
+    "add": Kind(("a", "b"), (), _same, elementwise=True),
     "add_permuted": Kind(("a", "b"), (), _same),
     "layer_norm": Kind(("x",), ("weight", "bias"), _layer_norm),
-    "causal_mask": Kind(("x",), (), _by_head),
-    "softmax": Kind(("x",), (), _same),
+    "causal_mask": Kind(("x",), (), _by_head, elementwise=True),
+    "softmax": Kind(("x",), (), _same, elementwise=True),
     "attention_scores": Kind(("q", "k"), (), _scores, cached=frozenset({"k"})),
     "attention_mix": Kind(("p", "v"), (), _mix, cached=frozenset({"v"})),
     "embedding": Kind(("ids",), ("weight",), _embedding),

@@ -13,6 +13,8 @@ from firstbad.result import FaultResult, Result
 from firstbad.statement import number, times
 from firstbad.theme import PLAIN, Theme
 
+from . import evidence
+
 _LISTED = 8
 _LABEL = 11
 
@@ -33,6 +35,8 @@ def _lines(result: Result, theme: Theme) -> Iterator[str]:
     if len(result.faults) > _LISTED:
         yield _line("also", f"{len(result.faults) - _LISTED} more faults: see faults[] in result.json", theme)
     yield from _damage(result, theme)
+    for label, text in evidence.lines(result.extra):
+        yield _line(label, theme.warn(text) if label == "lint" and not result.faults else text, theme)
     if not result.faults:
         yield from _margin(result, theme)
     yield ""
