@@ -33,10 +33,19 @@ MASKED = 1e30
 """A score of this size is a mask (a dtype's lowest number), whose rounding says nothing about its neighbours."""
 
 
+NEUTRAL = {"mul": 1, "div": 1, "add": 0, "sub": 0}
+"""Arithmetic with a number that changes nothing (scores scaled by 1.0): as exact as a copy."""
+
+
 def moves_only(op: Op) -> bool:
     """Whether the op only moves or selects what it read."""
     name = op.kind.removeprefix("aten.").partition(".")[0]
-    return name in MOVES or name.rstrip("_") in MOVES or (name in ("to", "_to_copy") and not op.attrs.get("rounds"))
+    if name in MOVES or name.rstrip("_") in MOVES:
+        return True
+    if name in ("to", "_to_copy"):
+        return not op.attrs.get("rounds")
+    args, _ = call_arguments(op)
+    return len(args) > 1 and name in NEUTRAL and isinstance(args[1], int | float) and args[1] == NEUTRAL[name]
 
 
 class Executor(Protocol):
