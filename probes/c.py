@@ -25,7 +25,7 @@ from .lint import lint as lint_plan
 from .plan import Plan
 from .plan_check import load
 from .planner import plan
-from .process import record, wanted_of
+from .process import record, run_bare, wanted_of
 from .program import lower, write_weights
 from .stream import Replace
 
@@ -35,18 +35,19 @@ FLAGS = ("-std=gnu11", "-O3", "-march=native", "-ffp-contract=fast", "-pthread")
 _HERE = Path(__file__).parent
 
 
-def engine(cflags: Sequence[str] = ()) -> Path:
-    """The engine's program, built where it is not in the cache; later flags win."""
-    sources = sorted((_HERE / "engine").glob("*.c"))
-    return build(sources, flags=(*FLAGS, *cflags), program=True, include=(_HERE / "include",))
+def engine(cflags: Sequence[str] = (), kernels: Sequence[Path] = ()) -> Path:
+    """The engine's program, built where it is not in the cache; later flags win. `kernels`: further C files."""
+    sources = [*sorted((_HERE / "engine").glob("*.c")), *kernels]
+    include = (_HERE / "include", *((_HERE / "engine",) if kernels else ()))
+    return build(sources, flags=(*FLAGS, *cflags), program=True, include=include)
 
 
-def plan_for(argument: str, prepared: Prepared) -> Plan:
+def plan_for(argument: str, prepared: Prepared, *, further: bool = False) -> Plan:
     """The plan in the file `argument`, or one made for the model and its input."""
     M, frames = prepared.inputs["input_features"].shape[1:]
     if not argument:
         return plan(prepared.config, frames // 2)
-    chosen = load(Path(argument))
+    chosen = load(Path(argument), further=further)
     step = chosen.steps["encode"]
     wanted = step.tensors[step.input].shape
     if wanted != (1, M, frames):
@@ -59,7 +60,8 @@ def plan_for(argument: str, prepared: Prepared) -> Plan:
 
 def lint(argument: str, prepared: Prepared | None = None) -> tuple[Finding, ...]:
     """What is wrong with a plan by itself: the one in the file, else the one that the model would get."""
-    return lint_plan(load(Path(argument)) if prepared is None else plan_for(argument, prepared))
+    plan = load(Path(argument), further=True) if prepared is None else plan_for(argument, prepared, further=True)
+    return lint_plan(plan)
 
 
 def capture(
@@ -77,27 +79,22 @@ def capture(
     `stop` ends the run after the first value that it names; `poison` fills every buffer with NaN first."""
     if "input_features" not in prepared.inputs:
         raise UsageError(f"the built-in C engine runs Whisper models, not {prepared.family}: choose another candidate")
-    chosen = plan_for(argument, prepared)
-    program = engine(options.cflags)
-    threads = options.threads or len(os.sched_getaffinity(0))
+    chosen = plan_for(argument, prepared, further=bool(options.kernels))
     meta = {
         **meta_of(prepared),
         "plan": argument or "made for this model",
-        "threads": threads,
+        "threads": _threads(options),
         "cflags": [*FLAGS, *options.cflags],
     }
     trace_path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".engine-", dir=trace_path.parent) as scratch:
         folder = Path(scratch)
         started = time.monotonic()
-        files = [folder / name for name in ("program", "weights", "features")]
-        files[0].write_text(lower(chosen, prepared, max_tokens=options.max_tokens, poison=poison), "utf-8")
-        write_weights(chosen, prepared.weights, files[1])
-        np.ascontiguousarray(prepared.inputs["input_features"], np.float32).tofile(files[2])
+        command = _command(chosen, prepared, options, folder, poison)
         handed = time.monotonic() - started
         with TraceWriter(trace_path, role="candidate", engine="c", meta=meta) as writer:
             ended = record(
-                [program, *files, str(threads)],
+                command,
                 writer,
                 folder,
                 timeout=options.timeout,
@@ -110,7 +107,27 @@ def capture(
             recording = ended.recording
             tokens = tuple(recording.tokens)
             text = prepared.text(tokens)
-            writer.outputs({**recording.outputs(), "text": text})
+            writer.outputs({**recording.outputs(), "text": text, "printed": ended.stdout})
             writer.close(complete=not ended.death, death=ended.death)
     seconds = {"run": ended.seconds, "hand over": handed}
     return RunOutput(tokens, text, not ended.death, ended.death, seconds)
+
+
+def bare(argument: str, prepared: Prepared, options: CaptureOptions, folder: Path) -> str:
+    """What the engine prints with no probe: the tokens, one a line."""
+    with tempfile.TemporaryDirectory(prefix=".engine-", dir=folder) as scratch:
+        command = _command(plan_for(argument, prepared), prepared, options, Path(scratch), poison=False)
+        return run_bare(command, timeout=options.timeout)
+
+
+def _threads(options: CaptureOptions) -> int:
+    return options.threads or len(os.sched_getaffinity(0))
+
+
+def _command(chosen: Plan, prepared: Prepared, options: CaptureOptions, folder: Path, poison: bool) -> list[str | Path]:
+    """The engine's command line, with its files laid out in `folder`."""
+    files = [folder / name for name in ("program", "weights", "features")]
+    files[0].write_text(lower(chosen, prepared, max_tokens=options.max_tokens, poison=poison), "utf-8")
+    write_weights(chosen, prepared.weights, files[1])
+    np.ascontiguousarray(prepared.inputs["input_features"], np.float32).tofile(files[2])
+    return [engine(options.cflags, options.kernels), *files, str(_threads(options))]

@@ -20,17 +20,12 @@ from firstbad.run import CaptureOptions, Prepared, RunOutput
 from firstbad.session import meta_of
 from firstbad.trace import TraceWriter
 
-from .process import record, wanted_of
+from .process import record, run_bare, wanted_of
 
 
 def capture(argument: str, prepared: Prepared, trace_path: Path, options: CaptureOptions) -> RunOutput:
     """Runs the command and records it; how it ended is told in the output."""
-    try:
-        command = shlex.split(argument)
-    except ValueError as error:
-        raise UsageError(f"cannot split `{argument}` into words: {str(error).lower()}") from None
-    if not command:
-        raise UsageError('`exec` needs the command to run: --candidate "exec:./engine clip.wav"')
+    command = _words(argument)
     trace_path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".exec-", dir=trace_path.parent) as scratch:
         folder = Path(scratch)
@@ -49,9 +44,27 @@ def capture(argument: str, prepared: Prepared, trace_path: Path, options: Captur
             recording = ended.recording
             tokens = tuple(recording.tokens)
             text = recording.texts.get("text") or prepared.text(tokens)
-            writer.outputs({**recording.outputs(), "text": text})
+            writer.outputs({**recording.outputs(), "text": text, "printed": ended.stdout})
             writer.close(complete=not ended.death, death=ended.death)
     return RunOutput(tokens, text, not ended.death, ended.death, {"run": ended.seconds})
+
+
+def bare(argument: str, prepared: Prepared, options: CaptureOptions, folder: Path) -> str:
+    """What the command prints with no probe."""
+    with tempfile.TemporaryDirectory(prefix=".exec-", dir=folder) as scratch:
+        _lay_out(prepared, options, Path(scratch))
+        inputs = {"FIRSTBAD_INPUTS": str(Path(scratch).resolve())}
+        return run_bare(_words(argument), timeout=options.timeout, environment=inputs)
+
+
+def _words(argument: str) -> list[str]:
+    try:
+        command = shlex.split(argument)
+    except ValueError as error:
+        raise UsageError(f"cannot split `{argument}` into words: {str(error).lower()}") from None
+    if not command:
+        raise UsageError('`exec` needs the command to run: --candidate "exec:./engine clip.wav"')
+    return command
 
 
 def _lay_out(prepared: Prepared, options: CaptureOptions, folder: Path) -> None:

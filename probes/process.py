@@ -134,6 +134,29 @@ def _said(stderr: Path) -> str:
     return f": {chosen}" if chosen else ""
 
 
+def run_bare(
+    command: Sequence[str | Path], *, timeout: float | None = None, environment: Mapping[str, str] | None = None
+) -> str:
+    """What `command` prints when it runs without a probe; CompareError where it does not end well."""
+    variables = {k: v for k, v in os.environ.items() if not k.startswith("FIRSTBAD_")} | dict(environment or {})
+    try:
+        done = subprocess.run(
+            [str(word) for word in command],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=timeout,
+            env=variables,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise CompareError(f"`{command[0]}` without its probe did not end in {timeout:g} s: it was killed") from None
+    except OSError as error:
+        raise CompareError(f"cannot run `{command[0]}`: {(error.strerror or str(error)).lower()}") from None
+    if done.returncode:
+        raise CompareError(f"`{command[0]}` without its probe ended with exit status {done.returncode}")
+    return done.stdout.decode("utf-8", "replace")
+
+
 def wanted_of(options: CaptureOptions) -> list[str] | None:
     """Patterns of the values whose content is stored; None: all."""
     if not options.steps:

@@ -12,6 +12,8 @@ import inspect
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -57,6 +59,19 @@ def prepare(spec: ModelSpec) -> Prepared:
         spec=spec,
         model_object=model,
     )
+
+
+def another(prepared: Prepared, *, audio_file: Path | None = None, seed: int = 0) -> Prepared:
+    """The same model with another input: a recording, or a sound made from a seed."""
+    model = prepared.model_object
+    notes: list[str] = []
+    if audio_file is not None:
+        samples, notes = audio.load(audio_file)
+    else:
+        samples = audio.made(seed, model.config.max_source_positions / 50)
+    spec = replace(prepared.spec, audio=audio_file)
+    inputs = {"input_features": _features(samples, model)}
+    return replace(prepared, inputs=inputs, notes=tuple(notes), spec=spec)
 
 
 def capture(
