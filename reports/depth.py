@@ -99,7 +99,7 @@ def depth_of(rows: Rows, faults: Sequence[Row]) -> Depth | None:
         "".join(area),
         "".join(dots),
         scale.y(3.0),
-        tuple(Tick(scale.y(10.0**power), _power(power)) for power in powers),
+        tuple(Tick(scale.y(10.0**n), power(10.0**n)) for n in powers),
         tuple(_flags(faults, spans, scale)),
         pooled,
     )
@@ -133,6 +133,7 @@ def _flags(faults: Sequence[Row], spans: Sequence[Span], scale: _Scale) -> Itera
         yield Flag(x, y, fault.name, 14.0 + 15 * (n % 2), x > WIDTH * 0.6)
 
 
-def _power(n: int) -> str:
-    text = "10" + str(n).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
-    return {0: "1", 1: "10"}.get(n, text)
+def power(x: float) -> str:
+    """A power of ten as text, without a font's or TeX's help."""
+    n = round(math.log10(x))
+    return {0: "1", 1: "10"}.get(n, "10" + str(n).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from firstbad.material import Material
 
-from .inspector import Look, look
+from .inspector import FULL, Look, look
 from .picture import ERRORS, VALUES, Triptych, atlas, png, triptych
 from .pool import pool
 from .rows import Row, Rows
@@ -66,6 +66,12 @@ def gallery(material: Material, rows: Rows, faults: Sequence[Row], named: Iterab
     thumbnails = _thumbnails(material, rows, faults)
     shown = set(looks) | set(thumbnails.places if thumbnails else ())
     return Gallery(looks, thumbnails, len(rows.all) - len(shown))
+
+
+def gallery_of_one(material: Material, row: Row) -> Triptych | None:
+    """The three pictures of one value, None where it cannot be drawn."""
+    both = _arrays(material, row) if _size(row) else None
+    return triptych(pool(*both, FULL)) if both else None
 
 
 def _first(rows: Rows, faults: Sequence[Row], named: Iterable[Row]) -> Iterator[Row]:

@@ -14,16 +14,16 @@ from itertools import pairwise
 from firstbad.graph import READ_CHANGED, READ_UNWRITTEN, Graph, Op, Value
 from firstbad.material import Material
 
-from .rows import Rows
+from .rows import Row, Rows
 
-WIDTH, HEIGHT = 1120, 300
+WIDTH, HEIGHT = 1230, 300
 LEFT, TOP = 86, 8
 MOST = 700  # boxes of one step
 
 
 @dataclass(frozen=True)
 class Box:
-    """One value in memory. `mark`: "" or "clobbered", "writer", "fault"."""
+    """One value in memory. `mark`: "" or "fault", "clobbered", "writer" (over it), "is" and "should" (be read)."""
 
     name: str
     step: str
@@ -47,31 +47,48 @@ class Cross:
 
 
 @dataclass(frozen=True)
+class Link:
+    """What the guilty op reads, or should: a line at that op from one box to the other."""
+
+    kind: str
+    x: float
+    start: float
+    end: float
+
+
+@dataclass(frozen=True)
 class Buffers:
     step: str
     ops: int
     boxes: tuple[Box, ...]
     crosses: tuple[Cross, ...]
+    links: tuple[Link, ...]
     ticks: tuple[tuple[float, str], ...]
     peak: int  # bytes of all stretches used in the step
     left_out: int
 
 
-def buffers_of(material: Material, rows: Rows, steps: Sequence[str]) -> tuple[Buffers, ...]:
-    """One picture for each of `steps` in which the candidate's addresses are known."""
+def buffers_of(
+    material: Material, rows: Rows, steps: Sequence[str], fault: Row | None, wires: Sequence[tuple[str, str]]
+) -> tuple[Buffers, ...]:
+    """One picture for each of `steps` in which the candidate's addresses are known; `wires`: (kind, name)."""
     if material.candidate is None:
         return ()
     graph = material.candidate.graph
     by_step: dict[str, list[Op]] = {}
     for op in graph.ops:
         by_step.setdefault(op.step, []).append(op)
-    marks = _marks(graph, rows)
-    drawn = (_step(graph, step, by_step.get(step, []), rows, marks) for step in dict.fromkeys(steps))
+    marks = _marks(graph, rows, fault, wires)
+    drawn = (_step(graph, step, by_step.get(step, []), rows, marks, fault) for step in dict.fromkeys(steps))
     return tuple(one for one in drawn if one is not None)
 
 
-def _marks(graph: Graph, rows: Rows) -> Mapping[int, str]:
+def _marks(graph: Graph, rows: Rows, fault: Row | None, wires: Sequence[tuple[str, str]]) -> Mapping[int, str]:
     marks: dict[int, str] = {}
+    for kind, name in wires:
+        value = graph.by_key.get((fault.step, name)) if fault else None
+        if value is not None:
+            marks[value.id] = kind
     for value in graph.values:
         row = rows.by_key.get((value.step, value.name))
         if row is not None and row.fault:
@@ -84,7 +101,9 @@ def _marks(graph: Graph, rows: Rows) -> Mapping[int, str]:
     return marks
 
 
-def _step(graph: Graph, step: str, ops: Sequence[Op], rows: Rows, marks: Mapping[int, str]) -> Buffers | None:
+def _step(
+    graph: Graph, step: str, ops: Sequence[Op], rows: Rows, marks: Mapping[int, str], fault: Row | None
+) -> Buffers | None:
     lives = _lives(graph, step, ops)
     values = [graph.values[i] for i in lives if graph.values[i].address and graph.values[i].extent]
     if not values:
@@ -113,7 +132,26 @@ def _step(graph: Graph, step: str, ops: Sequence[Op], rows: Rows, marks: Mapping
         )
     crosses = tuple(_crosses(graph, ops, width, place))
     ticks = _ticks(important, place)
-    return Buffers(step, len(ops), tuple(boxes), crosses, ticks, peak, len(values) - len(important))
+    links: tuple[Link, ...] = ()
+    target = graph.by_key.get((fault.step, fault.name)) if fault and fault.step == step else None
+    if target is not None and target.id in lives and target.address in place:
+        links = tuple(_links(target, lives[target.id][0], width, [v for v in important if v.id in marks], marks, place))
+    return Buffers(step, len(ops), tuple(boxes), crosses, links, ticks, peak, len(values) - len(important))
+
+
+def _links(
+    target: Value,
+    op: int,
+    width: float,
+    values: Iterable[Value],
+    marks: Mapping[int, str],
+    place: Mapping[int, float],
+) -> Iterable[Link]:
+    for value in values:
+        if (kind := marks[value.id]) in ("is", "should"):
+            x = LEFT + (op + (0.65 if kind == "is" else 0.35)) * width
+            ends = [(place[v.address] + place[v.address + v.extent]) / 2 for v in (value, target)]
+            yield Link(kind, x, ends[0], ends[1])
 
 
 def _lives(graph: Graph, step: str, ops: Sequence[Op]) -> dict[int, tuple[int, int]]:

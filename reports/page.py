@@ -16,7 +16,7 @@ from urllib.parse import quote
 import jinja2
 from markupsafe import Markup, escape
 
-from . import scale
+from . import scale, words
 from .depth import Depth
 from .gallery import Gallery
 from .map import Map
@@ -35,7 +35,6 @@ MEANINGS = (
 )
 
 _BREAK = Markup("<wbr>")
-_NAME = re.compile(r"[\w:/\[\]-]*(?:\w[._]\w)[\w.:/\[\]-]*")
 
 
 @functools.cache
@@ -84,11 +83,8 @@ def broken(name: str) -> Markup:
 
 def marked(text: str) -> Markup:
     """A sentence with its names as code."""
-    out, at = Markup(), 0
-    for found in _NAME.finditer(text):
-        out += escape(text[at : found.start()]) + Markup("<code>") + broken(found[0]) + Markup("</code>")
-        at = found.end()
-    return out + escape(text[at:])
+    parts = words.parts(text)
+    return Markup().join(Markup("<code>") + broken(p) + Markup("</code>") if name else escape(p) for name, p in parts)
 
 
 def href(row: Row) -> str:

@@ -23,6 +23,7 @@ class End:
     state: str
     note: str
     row: Row | None
+    fault: str = ""  # what is wrong with a wire, in two words
 
 
 @dataclass(frozen=True)
@@ -59,10 +60,10 @@ def _ends(fault: Mapping[str, Any], rows: Rows) -> Iterator[End]:
             "should" if wrong else "both", name, step, "right" if one["ok"] else "off", note, _row(rows, step, name)
         )
         if wrong:
-            yield _wrong(*wrong, rows)
+            yield _wrong(*wrong, rows, kind)
     for name, wrong in instead.items():
         yield End("should", name, fault["step"], "", "what it should read", _row(rows, fault["step"], name))
-        yield _wrong(*wrong, rows)
+        yield _wrong(*wrong, rows, kind)
 
 
 def _instead(kind: str, detail: Mapping[str, Any], step: str) -> dict[str, tuple[str, str, str]]:
@@ -87,8 +88,9 @@ def _instead(kind: str, detail: Mapping[str, Any], step: str) -> dict[str, tuple
     return {}
 
 
-def _wrong(name: str, step: str, note: str, rows: Rows) -> End:
-    return End("is", name, step, "wrong", note, _row(rows, step, name))
+def _wrong(name: str, step: str, note: str, rows: Rows, kind: str) -> End:
+    word = {"clobbered": "overwritten", "stale": "dead buffer"}.get(kind, "wrong wire")
+    return End("is", name, step, "wrong", note, _row(rows, step, name), word)
 
 
 def _row(rows: Rows, step: str, name: str) -> Row | None:

@@ -6,6 +6,7 @@ The same sentences stand in the page, the worksheet, the Markdown and under the 
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,8 @@ from .rows import Rows
 from .scale import number, times
 
 SYMBOLS = {"match": "✓", "diverged": "✗", "incomplete": "?"}
+_NAME = r"(?<![\w.:/-])/?[A-Za-z_][\w/\[\]-]*(?:[._][\w/\[\]-]+)+(?::\w+)*"
+
 NAMES = {"match": "Match", "diverged": "Diverged", "incomplete": "Incomplete"}
 
 
@@ -39,6 +42,12 @@ def sentence(result: Mapping[str, Any]) -> str:
     if result["verdict"] == "diverged":
         return "The tokens differ although every value is right given its own inputs"
     return f"All {compared(result):,} values are right given their own inputs"
+
+
+def parts(text: str) -> list[tuple[bool, str]]:
+    """A sentence cut into names (True) and what stands between them."""
+    found = re.split(f"({_NAME})", text)
+    return [(i % 2 == 1, part) for i, part in enumerate(found) if part]
 
 
 def _is_name(statement: str) -> bool:
@@ -108,9 +117,9 @@ def tokens(result: Mapping[str, Any]) -> str:
 def margin(rows: Rows) -> str:
     """How close a matching run came."""
     if not rows.all:
-        return "nothing was compared"
+        return "Nothing was compared"
     weakest = rows.weakest[0]
-    return f"the weakest value, {weakest.name} ({weakest.step}), is at {times(weakest.times)} of 3 noise floors"
+    return f"The weakest value, {weakest.name} ({weakest.step}), is at {times(weakest.times)} of 3 noise floors"
 
 
 def coverage(result: Mapping[str, Any]) -> str:
