@@ -220,14 +220,19 @@ def _native_sums(
     if parts == 1:
         call(0)
         return raw
-    with ThreadPoolExecutor(parts) as pool:
-        list(pool.map(call, range(parts)))
+    list(_pool().map(call, range(parts)))
     for part in own[1:]:
         raw.col_q2 += part.col_q2
         raw.col_p2 += part.col_p2
         raw.col_q1 += part.col_q1
         raw.whole = _merged(raw.whole, part.whole)
     return raw
+
+
+@cache
+def _pool() -> ThreadPoolExecutor:
+    """One pool for the process: starting threads for each value costs more than a small value takes."""
+    return ThreadPoolExecutor(_THREADS)
 
 
 def _merged(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
