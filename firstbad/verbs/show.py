@@ -1,6 +1,6 @@
-"""`firstbad show`: look into a trace: its values in the order in which they ran, or one of them closely.
+"""`firstbad show`: look into a trace: its values in the order in which they ran or as a tree, or one of them closely.
 
-Leaves out any comparison of two traces: that is `firstbad compare`.
+With a second trace both stand beside each other. Leaves out any judgement of a difference: that is `firstbad compare`.
 """
 
 from __future__ import annotations
@@ -35,20 +35,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--step", default="", help="only this step: encode, prefill, decode.0, ...")
     parser.add_argument("--slice", default="", metavar="INDEX", help="which elements of one value: 0,:4,10:20")
     parser.add_argument("--all", action="store_true", help="views and weights too")
+    parser.add_argument("--with", dest="other", type=Path, metavar="TRACE", help="another trace, beside this one")
+    parser.add_argument("--tree", action="store_true", help="modules as branches, each value with its histogram")
+    parser.add_argument("--heat", action="store_true", help="one value as a heat map")
     parser.add_argument("--no-stats", action="store_true", help="do not read the arrays for min, max and rms")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(args: argparse.Namespace) -> int:
     from firstbad.trace import open_trace
+    from firstbad.verbs._show_two import print_heat, show_beside
 
     with open_trace(args.trace) as trace:
         chosen = select(trace, args.value, args.step, args.all)
         one = args.value and len(chosen) == 1 and not _is_pattern(args.value)
         if args.slice and not one:
             raise UsageError("--slice needs one value: give its name, and --step where it is in several steps")
-        if one:
+        if args.heat and not one:
+            raise UsageError("--heat needs one value: give its name, and --step where it is in several steps")
+        if args.other is not None:
+            with open_trace(args.other) as other:
+                show_beside(trace, other, chosen, args, close=bool(one))
+        elif one:
             _show_one(trace, chosen[0], args.slice, args.json)
+            if args.heat:
+                print_heat(trace, chosen[0])
+        elif args.tree:
+            _show_tree(trace, chosen, args)
         else:
             _show_list(trace, chosen, args)
     return 0
@@ -96,7 +109,7 @@ def _show_list(trace: Trace, values: Sequence[Value], args: argparse.Namespace) 
         print(json.dumps(document, allow_nan=False))
         return
     theme = theme_for(sys.stdout)
-    print(_title(trace, theme))
+    print(title(trace, theme))
     widths = [
         max((len(text) for text in column), default=0)
         for column in zip(*(_cells(trace, value) for value in values), strict=True)
@@ -118,6 +131,26 @@ def _show_list(trace: Trace, values: Sequence[Value], args: argparse.Namespace) 
         print(theme.dim(f"one of them: firstbad show {trace.path} {values[-1].name} --step {values[-1].step}"))
 
 
+def _show_tree(trace: Trace, values: Sequence[Value], args: argparse.Namespace) -> None:
+    from firstbad.summary import histogram
+    from firstbad.tree import tree
+
+    theme = theme_for(sys.stdout)
+    print(title(trace, theme))
+    lines = list(tree(values))
+    width = max((len(branch) + len(label) for branch, label, _ in lines), default=0)
+    for branch, label, value in lines:
+        start = f"{theme.dim(branch)}{theme.name(label) if value else label}"
+        if value is None:
+            print(start)
+            continue
+        _, _, shape, dtype, _ = _cells(trace, value)
+        summary = None if args.no_stats else _summary(trace, value)
+        bars = histogram(trace.array(value), summary, 16) if summary else ""
+        facts = f"{shape:>16}  {dtype:9} {bars:16}  {_numbers(trace, value, summary, theme)}"
+        print(f"{start}{' ' * (width - len(branch) - len(label))}  {facts}".rstrip())
+
+
 def _cells(trace: Trace, value: Value) -> tuple[str, ...]:
     shape = "x".join(map(str, value.shape)) or "scalar"
     return value.step, value.name, shape, value.dtype, _kind(trace, value)
@@ -125,7 +158,7 @@ def _cells(trace: Trace, value: Value) -> tuple[str, ...]:
 
 def _numbers(trace: Trace, value: Value, summary: Summary | None, theme: Theme) -> str:
     if summary is None:
-        return theme.dim(_where(trace, value)) if not trace.stored(value) else ""
+        return theme.dim(where(trace, value)) if not trace.stored(value) else ""
     text = f"min {summary.min:<10.4g} max {summary.max:<10.4g} rms {summary.rms:<10.4g}"
     if summary.nans or summary.infs:
         text += theme.bad(f" {summary.nans} NaN, {summary.infs} inf")
@@ -137,13 +170,13 @@ def _show_one(trace: Trace, value: Value, wanted: str, as_json: bool) -> None:
 
     stored = trace.stored(value) and value.kind != "view"
     if wanted and not stored:
-        raise UsageError(f"--slice {wanted}: `{value.name}` of {value.step} is {_where(trace, value)}")
+        raise UsageError(f"--slice {wanted}: `{value.name}` of {value.step} is {where(trace, value)}")
     summary = _summary(trace, value)
     part, index = cut(trace.array(value), wanted or corner(value.shape)) if stored else (None, "")
     if as_json:
         record = _record(trace, value, summary)
         if part is not None:
-            record |= {"slice": index, "elements": _plain(part.tolist())}
+            record |= {"slice": index, "elements": plain(part.tolist())}
         print(json.dumps({**_head(trace), "value": record}, allow_nan=False))
         return
 
@@ -154,7 +187,7 @@ def _show_one(trace: Trace, value: Value, wanted: str, as_json: bool) -> None:
         "op": " ".join(filter(None, [_kind(trace, value), _source(trace, value)])),
         "reads": ", ".join(read.name for read in trace.graph.inputs_of(value)),
         "read by": ", ".join(trace.graph.ops[op].name for op in trace.graph.readers.get(value.id, ())),
-        "stored": _where(trace, value),
+        "stored": where(trace, value),
     }
     if summary:
         facts |= {
@@ -170,10 +203,10 @@ def _show_one(trace: Trace, value: Value, wanted: str, as_json: bool) -> None:
             print(f"  {theme.dim(f'{label:10}')}  {text}")
     if part is not None and part.size:
         print(f"  {theme.dim('slice'.ljust(10))}  {index}{'' if wanted else theme.dim('  (another: --slice INDEX)')}")
-        print(_grid(part))
+        print(grid(part))
 
 
-def _grid(part: Any) -> str:
+def grid(part: Any) -> str:
     import numpy as np
 
     text = np.array2string(part, precision=5, max_line_width=10_000, threshold=4096, edgeitems=4)
@@ -189,13 +222,13 @@ def _source(trace: Trace, value: Value) -> str:
     return f"{op.file}:{op.line}" if op and op.file else ""
 
 
-def _where(trace: Trace, value: Value) -> str:
+def where(trace: Trace, value: Value) -> str:
     if value.same_as >= 0 and not value.dataset:
         return f"same bytes as {trace.graph.values[value.same_as].name}"
     return value.dataset or f"not stored: {value.reason or 'not captured'}"
 
 
-def _title(trace: Trace, theme: Theme) -> str:
+def title(trace: Trace, theme: Theme) -> str:
     state = theme.good("complete") if trace.complete else theme.bad(f"incomplete: {trace.death or 'the run died'}")
     return f"{trace.path}: {trace.role} {trace.engine}, {len(trace.graph.ops)} ops, {state}"
 
@@ -207,7 +240,7 @@ def _head(trace: Trace) -> dict[str, Any]:
         "engine": trace.engine,
         "complete": trace.complete,
         "death": trace.death,
-        "outputs": _plain(dict(trace.outputs)),
+        "outputs": plain(dict(trace.outputs)),
     }
 
 
@@ -225,15 +258,15 @@ def _record(trace: Trace, value: Value, summary: Summary | None) -> dict[str, An
         "same_as": trace.graph.values[value.same_as].name if value.same_as >= 0 else None,
         "reason": value.reason,
     }
-    return record | ({name: _plain(number) for name, number in asdict(summary).items()} if summary else {})
+    return record | ({name: plain(number) for name, number in asdict(summary).items()} if summary else {})
 
 
-def _plain(data: Any) -> Any:
+def plain(data: Any) -> Any:
     """JSON has no NaN and no infinity: they become text."""
     if isinstance(data, float) and not math.isfinite(data):
         return str(data)
     if isinstance(data, dict):
-        return {key: _plain(item) for key, item in data.items()}
+        return {key: plain(item) for key, item in data.items()}
     if isinstance(data, list | tuple):
-        return [_plain(item) for item in data]
+        return [plain(item) for item in data]
     return data if isinstance(data, str | int | float | None) else str(data)

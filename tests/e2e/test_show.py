@@ -112,6 +112,38 @@ def test_json(trace: str, capsys: Out) -> None:
     assert one["nans"] == one["infs"] == 1
 
 
+def test_tree(trace: str, capsys: Out) -> None:
+    lines = show(capsys, trace, "--tree", "--step", "encode").splitlines()
+    assert [line.split("  ")[0] for line in lines[1:]] == ["encode", "├─ input_features", "└─ model.attn", "", ""]
+    assert "█     █        █" in lines[2]
+    assert "├─ matmul" in lines[4]
+    assert "1x2x3x4" in lines[4]
+
+
+def test_two_traces_beside_each_other(trace: str, tmp_path: Path, capsys: Out) -> None:
+    other = str(tmp_path / "other.h5")
+    with TraceWriter(other, role="reference", engine="torch") as writer:
+        writer.value(
+            Value(0, "encode", "input_features", "input", (1, 3), "float32"), np.array([[-3, 0, 5]], np.float32)
+        )
+    out = show(capsys, trace, "--with", other)
+    assert "input_features      differs by 0.17, at most 1 at [0, 2]" in out
+    assert "model.attn.matmul   only here" in out
+    one = show(capsys, trace, "input_features", "--with", other, "--heat")
+    assert "0.171 of its size, at most 1 at [0, 2]" in one
+    assert "reference   [0:1, 0:3]" in one
+    assert one.count("to ±4") == 2  # one scale for both
+    record = json.loads(show(capsys, trace, "--with", other, "--json"))["values"][0]
+    assert (record["largest"], record["index"], record["why"]) == (1.0, [0, 2], "")
+
+
+def test_a_heat_map(trace: str, capsys: Out) -> None:
+    lines = show(capsys, trace, "attn.matmul", "--step", "encode", "--heat").splitlines()
+    assert lines[-7].strip().startswith("candidate   each character the largest of its block, to ±22")
+    assert "?" in "".join(lines[-6:])
+    assert "!" in "".join(lines[-6:])
+
+
 def test_a_dead_run_says_so(tmp_path: Path, capsys: Out) -> None:
     writer = TraceWriter(tmp_path / "t.h5", role="candidate", engine="c")
     writer.value(Value(0, "encode", "x", "input", (2,), "float32"), np.zeros(2, np.float32))
@@ -126,6 +158,7 @@ def test_a_dead_run_says_so(tmp_path: Path, capsys: Out) -> None:
         (["zzz"], 2, "no value `zzz` in"),
         (["--step", "encod"], 2, "did you mean `encode`?"),
         (["attn.matmul", "--slice", "0"], 2, "--slice needs one value"),
+        (["attn.matmul", "--heat"], 2, "--heat needs one value"),
         (["input_features", "--slice", "5"], 2, "5 is outside of shape [1, 3]"),
         (["model.fc.weight", "--slice", "0"], 2, "`model.fc.weight` of weights is not stored"),
     ],
