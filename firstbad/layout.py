@@ -1,8 +1,8 @@
 """Layouts: how a candidate's array is read as the reference's value, and the search for it.
 
 Tried in order of simplicity: as it is, unit axes dropped, axes permuted, heads split or merged, a flat array, a part of
-a fused or padded one, equal blocks (shards, rows) in another order. Contents decide wherever two fit the shapes.
-Leaves out which values belong together: alignment.py.
+a fused or padded one. Contents decide wherever two fit the shapes. Apart from those, because that may be the engine's
+fault: equal rows in another order. Leaves out which values belong together: alignment.py.
 """
 
 from __future__ import annotations
@@ -157,9 +157,7 @@ def best(
         key=lambda pair: pair[1],
         default=None,
     )
-    if found is not None and found[1] <= near:
-        return found
-    return reordered(mine, array, reference, near) if found is not None else None
+    return found if found is not None and found[1] <= near else None
 
 
 def best_part(
@@ -171,7 +169,7 @@ def best_part(
 
 
 def reordered(
-    mine: tuple[int, ...], array: NDArray[Any], reference: NDArray[Any], near: float
+    mine: tuple[int, ...], array: NDArray[Any], reference: NDArray[Any], *, near: float = NEAR
 ) -> tuple[Layout, float] | None:
     """The same rows (of some axis) in another order: each is looked up by its numbers."""
     if units_dropped(mine) != units_dropped(array.shape) or reference.size == 0:

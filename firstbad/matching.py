@@ -2,21 +2,21 @@
 
 A pair found by content is proved element by element under one layout; a sketch only says where to look. Prediction
 replays the reference on the candidate's values and looks for the result, so what lies behind a fault is still found.
-A value that is itself wrong has no content to go by: it is placed between matched neighbours, by edges where the
-candidate has them, and only where nothing behind it contradicts that. Leaves out names: alignment.py.
+A value that is itself wrong has no content to go by: it is the one from which the reference's next ops make what the
+candidate has next, or the only one at its place; and only where nothing behind it says that it is right. Leaves out
+names: alignment.py.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from firstbad.alignment import Arrays, How, Pair, bears, held
-from firstbad.graph import Graph, Op, Value
+from firstbad.graph import Graph, Value
 from firstbad.layout import NEAR, Layout, best, best_part, by_shape, distance
 from firstbad.replay import Executor, moves_only
 from firstbad.sketch import Sketch, similar, sketch
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 PLACED = 40
 """Values placed by their neighbours in one alignment, at most: each costs a replay of what follows."""
+
+LAYOUTS, DEPTH = 6, 2
+"""Layouts tried for a value that is wrong, and computed values looked at behind it."""
 
 CLOSE_RACE = 3.0
 """Between two contents that both fit, the nearer by this factor wins; else edges decide."""
@@ -70,7 +73,7 @@ class Matcher:
         """Against what follows from the candidate's own values; where that finds nothing, by place."""
         for _ in range(PLACED):
             self._predict(executor)
-            if not self.leftovers or not self._place():
+            if not self.leftovers or not self._place(executor):
                 return
 
     def _match(self, value: Value, array: NDArray[Any], how: How) -> bool:
@@ -80,7 +83,7 @@ class Matcher:
             return False
         found: list[tuple[float, Value, Layout]] = []
         for other in self.leftovers:
-            if other.step != value.step:
+            if other.step != value.step or not _same_sort(value, other):
                 continue
             fit = self._fit(value, array, mine, other)
             if fit is not None:
@@ -140,14 +143,14 @@ class Matcher:
             open_ = [w for w in op.writes if w not in self.pairs]
             if (open_ or from_guess) and (op.step in wanted_steps or any(left.get(w, 0) for w in op.writes)):
                 for written, array in zip(op.writes, executor.run(op, inputs, "float32"), strict=True):
-                    self._predicted(written, array, op, known, guessed, from_guess)
+                    self._predicted(written, array, known, guessed, from_guess)
             for read in {r.value for r in op.reads}:
                 left[read] = left.get(read, 1) - sum(r.value == read for r in op.reads)
                 if left[read] <= 0:
                     known.pop(read, None)
 
     def _predicted(
-        self, written: int, array: NDArray[Any], op: Op, known: dict[int, Any], guessed: set[int], from_guess: bool
+        self, written: int, array: NDArray[Any], known: dict[int, Any], guessed: set[int], from_guess: bool
     ) -> None:
         value = self.reference.values[written]
         pair = self.pairs.get(written)
@@ -157,7 +160,7 @@ class Matcher:
                 self._behind[written] = distance(pair.layout, own, array) <= NEAR
             return
         known[written] = array
-        if bears(value) and np.issubdtype(array.dtype, np.floating) and not moves_only(op) and value.same_as < 0:
+        if bears(value) and np.issubdtype(array.dtype, np.floating) and value.same_as < 0:
             array = np.asarray(array, np.float32)
             if self._match(value, array, "predicted"):
                 del known[written]
@@ -180,27 +183,111 @@ class Matcher:
                 known[value] = self.reference_array(record)
         return value in known
 
-    def _place(self) -> bool:
-        """Pairs the first reference value that must be wrong with the one candidate value that can be it."""
+    def _place(self, executor: Executor) -> bool:
+        """Pairs a reference value that must be wrong with a candidate value that can be it: one that gives, by the
+        reference's next ops, what the candidate has next; or the only one at its place."""
+        undecided: list[tuple[Value, list[Value]]] = []
         for value in self.reference.values:
-            if (
-                not bears(value)
-                or value.id in self.pairs
-                or value.op < 0
-                or self._moves(value)
-                or value.same_as >= 0
-                or not held(value)
-                or self._explained(value)
-            ):
+            if self._settled(value) or self._explained(value):
                 continue
-            other = self._placed(value)
+            options = self._options(value)
+            found = self._followed(value, options, executor)
+            if found is not None:
+                self._pair(value, *found, "placed")
+                return True
+            if options:
+                undecided.append((value, options))
+        for value, options in undecided[:1]:  # what comes after it may be wrong only because of it
+            other = self._at_its_place(value, options)
             if other is not None:
                 layouts = by_shape(value.shape, other.shape)
                 wanted, array = self.reference_array(value), self.candidate_array(other)
-                layout = min(layouts, key=lambda one: distance(one, array, wanted))
-                self._pair(value, other, layout, "placed")
+                self._pair(value, other, min(layouts, key=lambda one: distance(one, array, wanted)), "placed")
                 return True
         return False
+
+    def _settled(self, value: Value) -> bool:
+        """A value that has a partner, or needs none: only moved, a copy, no numbers of its own."""
+        return (
+            value.id in self.pairs
+            or value.op < 0
+            or not bears(value)
+            or not held(value)
+            or value.same_as >= 0
+            or self._moves(value)
+        )
+
+    def _options(self, value: Value) -> list[Value]:
+        return [
+            other
+            for other in self.leftovers
+            if other.step == value.step and _same_sort(value, other) and by_shape(value.shape, other.shape)
+        ]
+
+    def _followed(self, value: Value, options: list[Value], executor: Executor) -> tuple[Value, Layout] | None:
+        """The option from which the reference's next ops make what the candidate has next."""
+        for other in options:
+            array = self.candidate_array(other)
+            for layout in by_shape(value.shape, other.shape)[:LAYOUTS]:
+                known = {value.id: layout.apply(array)}
+                if any(self._holds(i, known, other, executor) for i in self._next(value)):
+                    return other, layout
+        return None
+
+    def _next(self, value: Value) -> list[int]:
+        """The nearest computed values behind this one, and those behind them."""
+        found: list[int] = []
+        stack = [(value.id, 0)]
+        while stack:
+            at, depth = stack.pop(0)
+            for op in self.reference.readers.get(at, ()):
+                for written in self.reference.ops[op].writes:
+                    record = self.reference.values[written]
+                    computed = bears(record) and not self._moves(record) and record.same_as < 0
+                    if computed and written not in found:
+                        found.append(written)
+                    if depth + computed < DEPTH:
+                        stack.append((written, depth + computed))
+        return found
+
+    def _holds(self, target: int, known: dict[int, NDArray[Any]], option: Value, executor: Executor) -> bool:
+        """Whether the candidate has the target's value as it follows from what is assumed in `known`."""
+        array = self._evaluate(target, known, executor)
+        if array is None or not np.issubdtype(array.dtype, np.floating):
+            return False
+        pair = self.pairs.get(target)
+        if pair is not None:
+            return distance(pair.layout, self.candidate_array(pair.candidate), array) <= NEAR
+        value, mine = self.reference.values[target], sketch(array)
+        return mine.telling and any(
+            other.id != option.id and other.step == value.step and self._fit(value, array, mine, other) is not None
+            for other in self.leftovers
+        )
+
+    def _evaluate(self, target: int, known: dict[int, NDArray[Any]], executor: Executor) -> NDArray[Any] | None:
+        """A value computed from `known` and from the candidate's values; always anew for the target itself."""
+        stack = [target]
+        while stack:
+            op = self.reference.ops[self.reference.values[stack[-1]].op]
+            missing = [
+                r.value
+                for r in op.reads
+                if r.value >= 0
+                and self.reference.values[r.value].kind != "weight"
+                and not self._look_up(r.value, known)
+            ]
+            if any(self.reference.values[i].op < 0 for i in missing):
+                return None
+            if missing:
+                stack += missing
+                continue
+            inputs = {r.value: known[r.value] for r in op.reads if r.value in known}
+            made = executor.run(op, inputs, "float32")
+            if stack[-1] == target:
+                return made[op.writes.index(target)]
+            known.update(zip(op.writes, made, strict=True))
+            stack.pop()
+        return None
 
     def _explained(self, value: Value) -> bool:
         """Whether something behind the value is right if the value is what it should be: then it is not wrong."""
@@ -223,41 +310,23 @@ class Matcher:
                         stack.append(written)
         return found
 
-    def _placed(self, value: Value) -> Value | None:
-        options = [
-            other
-            for other in self.leftovers
-            if other.step == value.step and by_shape(value.shape, other.shape) and not self._moves_candidate(other)
-        ]
+    def _at_its_place(self, value: Value, options: list[Value]) -> Value | None:
+        """The one option that was made from the same values, or, without edges, between the same ones."""
         mine = _boundary(self.reference, value, lambda i: i in self.pairs)
         behind = self._after(value)
-        scored = []
+        fitting = []
         for other in options:
             if other.op >= 0 and self.candidate.ops[other.op].reads:
-                theirs = {self._partner[i] for i in _boundary(self.candidate, other, lambda i: i in self._partner)}
-                union = mine | theirs
-                scored.append((len(mine & theirs) / len(union) if union else 0.0, other))
+                theirs = _boundary(self.candidate, other, lambda i: i in self._partner)
+                if {self._partner[i] for i in theirs} == mine:
+                    fitting.append(other)
             elif self._between(other, mine, behind):
-                scored.append((1.0, other))
-        good = [s for s in scored if s[0] >= 0.5]
-        if not good:
-            return None
-        top = max(s[0] for s in good)
-        first = [other for score, other in good if score == top]
-        # several fit: the engine computes in steps what the reference does in one, and the last of them is it
-        return first[0] if len(first) == 1 else self._last_of_chain(first)
+                fitting.append(other)
+        return fitting[0] if len(fitting) == 1 else None
 
     def _between(self, other: Value, before: Iterable[int], behind: Iterable[int]) -> bool:
         after_all = all(self.pairs[i].candidate.id < other.id for i in before)
         return after_all and all(other.id < self.pairs[i].candidate.id for i in behind)
-
-    def _last_of_chain(self, options: list[Value]) -> Value | None:
-        """Of values that follow from each other the last one; None where they are unrelated."""
-        if all(v.op < 0 or not self.candidate.ops[v.op].reads for v in options):
-            return None
-        ordered = sorted(options, key=lambda v: v.id)
-        chained = all(earlier.id in _upstream(self.candidate, later) for earlier, later in pairwise(ordered))
-        return ordered[-1] if chained else None
 
 
 def _boundary(graph: Graph, value: Value, stop: Callable[[int], bool]) -> set[int]:
@@ -277,13 +346,5 @@ def _boundary(graph: Graph, value: Value, stop: Callable[[int], bool]) -> set[in
     return found
 
 
-def _upstream(graph: Graph, value: Value) -> set[int]:
-    """Everything that a value was computed from."""
-    found: set[int] = set()
-    stack = [value]
-    while stack:
-        for source in graph.inputs_of(stack.pop()):
-            if source.id not in found:
-                found.add(source.id)
-                stack.append(source)
-    return found
+def _same_sort(a: Value, b: Value) -> bool:
+    return ("float" in a.dtype) == ("float" in b.dtype)

@@ -27,12 +27,16 @@ SMALLEST = 8
 """Elements under which content does not identify a value."""
 
 
+FAR = 0.05
+"""Relative distance from the reference's own run from which a value may be another one: noise stays below."""
+
+
 def relabelled(alignment: Alignment, local: Local, reference: Trace, candidate: Trace) -> Alignment | None:
     """The alignment with suspicious values put where their content belongs; None where none belongs elsewhere."""
     suspicious = {
         j.pair.reference.id: j.pair
         for j in local.values
-        if j.cumulative_bad and not j.exact and math.prod(j.pair.reference.shape) >= SMALLEST
+        if not j.cumulative <= FAR and not j.exact and math.prod(j.pair.reference.shape) >= SMALLEST
     }
     moved = dict(_moved(alignment, suspicious, reference, candidate))
     if not moved:
@@ -74,7 +78,7 @@ def _moved(
                 sketches[value.id] = sketch(wanted)
             if not similar(own, sketches[value.id]) or not _read_later(value, alignment, reference.graph):
                 continue
-            fit = best(value.shape, array, wanted) or reordered(value.shape, array, wanted, near=0.1)
+            fit = best(value.shape, array, wanted) or reordered(value.shape, array, wanted)
             if fit is not None:
                 taken.add(value.id)
                 yield value.id, replace(pair, reference=value, layout=fit[0], how="relabelled")
