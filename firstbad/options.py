@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import shlex
 import sys
 from pathlib import Path
@@ -35,9 +36,12 @@ def add_capture(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("capture")
     group.add_argument("--max-tokens", type=_positive, metavar="N", help="new tokens at most")
     group.add_argument("--steps", metavar="LIST", default="", help="only these steps: encode,prefill,decode.0,decode")
-    group.add_argument("--threads", type=_positive, metavar="N", help="threads of the candidate (default: all cores)")
-    group.add_argument("--timeout", type=float, metavar="SECONDS", help="a candidate silent for so long is stopped")
+    group.add_argument("--threads", type=_threads, metavar="N", help="threads of the candidate (default: all cores)")
+    group.add_argument("--timeout", type=seconds, metavar="SECONDS", help="a candidate silent for so long is stopped")
     group.add_argument("--cflags", default="", metavar="FLAGS", help="further compiler flags for the built-in C engine")
+    group.add_argument(
+        "--kernels", type=Path, action="append", default=[], metavar="FILE.c", help="further kernels for it"
+    )
 
 
 def add_candidate(parser: argparse.ArgumentParser) -> None:
@@ -69,13 +73,18 @@ def mapped(args: argparse.Namespace) -> Mapped | None:
 def spec(args: argparse.Namespace) -> ModelSpec:
     if args.audio is None and args.random_weights is None:
         raise UsageError("no input: give a recording with --audio FILE")
+    if args.size and args.random_weights is None:
+        raise UsageError(f"--size {args.size} is of a model with random weights: give --random-weights SEED with it")
     return ModelSpec(args.model, args.audio, args.random_weights, args.audio_context, args.size)
 
 
 def capture_options(args: argparse.Namespace) -> CaptureOptions:
     steps = tuple(s for s in args.steps.split(",") if s)
-    flags = tuple(shlex.split(args.cflags))
-    return CaptureOptions(args.max_tokens, args.threads, args.timeout, steps, flags)
+    try:
+        flags = tuple(shlex.split(args.cflags))
+    except ValueError as e:
+        raise UsageError(f"--cflags {args.cflags!r}: {str(e).lower()}") from None
+    return CaptureOptions(args.max_tokens, args.threads, args.timeout, steps, flags, tuple(args.kernels))
 
 
 def command_line() -> str:
@@ -90,4 +99,22 @@ def _positive(text: str) -> int:
         number = 0
     if number < 1:
         raise argparse.ArgumentTypeError(f"`{text}` is not a whole number of at least 1")
+    return number
+
+
+def _threads(text: str) -> int:
+    number = _positive(text)
+    if number > 1024:  # every one of them is started, in both engines
+        raise argparse.ArgumentTypeError(f"`{text}` threads are too many: 1024 are the most")
+    return number
+
+
+def seconds(text: str) -> float:
+    """A time from the command line."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"`{text}` is not a number of seconds above 0")
     return number

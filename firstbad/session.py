@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from firstbad.allocator import keep_large_blocks
+from firstbad.arguments import did_you_mean
 from firstbad.comparison import Comparison, compare
 from firstbad.errors import UsageError
 from firstbad.evidence import Evidence, gather
@@ -134,6 +135,7 @@ def diff(
         if "write" in run.seconds:
             timings[f"writing {side}.h5"] = run.seconds["write"]
     with open_trace(folder / "reference.h5") as reference, open_trace(folder / "candidate.h5") as other:
+        check_steps(options.steps, reference, other)
         comparison = compare(
             reference,
             other,
@@ -224,6 +226,16 @@ def output_folder(folder: Path) -> Path:
     except OSError as e:
         raise UsageError(f"cannot make the folder `{folder}`: {(e.strerror or str(e)).lower()}") from e
     return folder
+
+
+def check_steps(wanted: tuple[str, ...], *traces: Trace) -> None:
+    """Refuses steps that no engine ran: a misspelt one would leave nothing to compare."""
+    ran = dict.fromkeys(step for trace in traces for step in trace.graph.steps)
+    known = dict.fromkeys(name for step in ran for name in (step, step.partition(".")[0]))
+    for step in wanted:
+        if step not in known:
+            hint = did_you_mean(step, known) or f"there are {', '.join(ran)}"
+            raise UsageError(f"no step `{step}` in this run: {hint}")
 
 
 def check_space(room: ModuleType, prepared: Prepared, folder: Path, options: CaptureOptions, tell: Tell) -> None:

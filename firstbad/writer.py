@@ -17,11 +17,12 @@ from typing import Any, Literal, Self
 import numpy as np
 
 from firstbad import tables
-from firstbad.errors import CompareError
+from firstbad.errors import CompareError, UsageError
 from firstbad.graph import Op, Value
 
 FLUSH_BYTES = 64 << 20  # what a kill may lose at most,
 FLUSH_SECONDS = 0.5  # or the values of this time, looked at in each call
+_SIGNATURE = b"\x89HDF\r\n\x1a\n"  # with which an HDF5 file begins
 _ALIGNMENT = 64  # of every array in the file: a reader maps it and may use vector loads
 _END_OF_FILE = 40  # byte of the superblock (version 0) where the end-of-file address stands
 _SMALL_META = 1024  # characters up to which a text of `meta` is also a root attribute, for viewers
@@ -50,6 +51,7 @@ class TraceWriter:
         self._closed = False
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
+            _check_replaceable(self.path)
             self.path.unlink(missing_ok=True)  # whoever has the old file mapped keeps it
             self._file = h5py.File(
                 self.path,
@@ -325,6 +327,18 @@ def _why_not_stored(v: Value) -> str:
     if v.same_as >= 0:
         return f"the same bytes as value {v.same_as}"
     return "a view of another value" if v.kind == "view" else "not captured"
+
+
+def _check_replaceable(path: Path) -> None:
+    """Only a trace gives way to a trace: a mistyped name must not cost a recording, nor root a device."""
+    if not path.exists():
+        return
+    if not path.is_file():
+        raise UsageError(f"`{path}` is a folder or a device: give the name of a file for the trace")
+    with path.open("rb") as file:
+        start = file.read(len(_SIGNATURE))
+    if start and start != _SIGNATURE:
+        raise UsageError(f"`{path}` is there and is no trace: give another name, or remove it first")
 
 
 def _first_line(error: Exception) -> str:

@@ -78,6 +78,8 @@ def capture(
     """Runs the engine and records it. `replace` may put another value in the place of each that `replaced` names;
     `stop` ends the run after the first value that it names; `poison` fills every buffer with NaN first."""
     if "input_features" not in prepared.inputs:
+        if prepared.family == "whisper":
+            raise UsageError("no recording to run on: give one with --audio")
         raise UsageError(f"the built-in C engine runs Whisper models, not {prepared.family}: choose another candidate")
     chosen = plan_for(argument, prepared, further=bool(options.kernels))
     meta = {

@@ -91,9 +91,12 @@ def hub_name(model: str) -> str:
                 f"no folder `{model}`: give a folder with config.json and weights, or a name as whisper:base"
             )
         return model
-    size = model.removeprefix("whisper").lstrip(":-") or "tiny.en"
+    head, colon, size = model.partition(":")
+    if head != "whisper":  # a misspelt one, or `whisper-base` and `base`
+        size = model if colon else model.removeprefix("whisper").lstrip("-")
+    size = size or "tiny.en"
     if size not in NAMES:
-        close = difflib.get_close_matches(size, NAMES, n=1)
+        close = difflib.get_close_matches(size.rpartition(":")[2], NAMES, n=1)
         hint = f"did you mean `whisper:{close[0]}`?" if close else f"known: {', '.join(NAMES)}, or a folder"
         raise UsageError(f"no Whisper called `{size}`: {hint}")
     return f"openai/whisper-{size}"

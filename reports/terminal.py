@@ -77,8 +77,9 @@ def _verdict(result: Result, theme: Theme) -> str:
         line = f"{theme.bad('✗ diverged')}  first bad: {_headline(result.first_bad, theme)}"
         return f"{line}; then the candidate {result.death}" if result.death else line
     if result.verdict == "incomplete":
-        reason = result.death or "nothing could be compared"
-        return f"{theme.warn('? incomplete')}  no fault in what was compared; the candidate {reason}"
+        if not result.death:
+            return f"{theme.warn('? incomplete')}  nothing was compared"
+        return f"{theme.warn('? incomplete')}  no fault in what was compared; the candidate {result.death}"
     if result.verdict == "diverged":
         return f"{theme.bad('✗ diverged')}  the tokens differ although every value is right given its own inputs"
     compared = sum(result.coverage.compared.values())

@@ -17,7 +17,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", type=Path, metavar="DIR", help="folder for result.json")
     parser.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
     options.add_map(parser)
-    parser.add_argument("--budget", type=float, default=10.0, metavar="SECONDS", help="search for the cause of a fault")
+    parser.add_argument(
+        "--budget", type=options.seconds, default=10.0, metavar="SECONDS", help="search for the cause of a fault"
+    )
 
 
 def run(args: argparse.Namespace) -> int:

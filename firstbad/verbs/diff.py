@@ -17,7 +17,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_capture(parser)
     options.add_output(parser)
     options.add_map(parser)
-    parser.add_argument("--budget", type=float, default=10.0, metavar="SECONDS", help="search for the cause of a fault")
+    parser.add_argument(
+        "--budget", type=options.seconds, default=10.0, metavar="SECONDS", help="search for the cause of a fault"
+    )
 
 
 def run(args: argparse.Namespace) -> int:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from firstbad import tables
-from firstbad.errors import CompareError
+from firstbad.errors import CompareError, UsageError
 from firstbad.graph import Op, Read, Value
 from firstbad.schema import validate
 from firstbad.trace import Trace, TraceWriter, mark_default, open_trace
@@ -242,8 +242,25 @@ def test_the_writer_refuses_what_contradicts_itself(tmp_path: Path) -> None:
             writer.op(Op(5, "encode", "op", "add"))
         with pytest.raises(CompareError, match="no place in a trace"):
             writer.value(value(0, "x", x), np.array(["a", "b", "c"]))
+
+
+def test_a_trace_takes_the_place_of_a_trace_only(tmp_path: Path) -> None:
+    small(small(tmp_path / "t.h5"))
+    (tmp_path / "t.h5").write_bytes(b"")
+    small(tmp_path / "t.h5")
+    recording = tmp_path / "clip.wav"
+    recording.write_bytes(b"RIFF....WAVE")
+    for path, message in (
+        (recording, "is there and is no trace"),
+        (tmp_path, "is a folder or a device"),
+        (Path(os.devnull), "is a folder or a device"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            TraceWriter(path)
+    assert recording.read_bytes() == b"RIFF....WAVE"
+    assert Path(os.devnull).is_char_device()
     with pytest.raises(CompareError, match="cannot write the trace"):
-        TraceWriter(tmp_path)
+        TraceWriter(recording / "t.h5")
 
 
 def test_an_exception_is_the_death_of_the_trace(tmp_path: Path) -> None:
