@@ -6,6 +6,7 @@ layers, or too many of them, is drawn as one field of small cells in execution o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -16,6 +17,8 @@ WIDTH = 1230
 WIDEST = 62  # of a cell
 GUTTER = 96  # for the names of layers
 HEADER = 92  # for the names of ops
+FIELD_HEIGHT = 640
+MOST_RINGS = 200
 MOST_CELLS = 700  # of one map with links; more are a field
 MOST_COLUMNS = 44
 
@@ -70,7 +73,9 @@ class Map:
     brackets: tuple[Bracket, ...] = ()
     wires: tuple[Wire, ...] = ()
     field: tuple[tuple[int, str], ...] = ()
+    rings: tuple[tuple[int, int], ...] = ()  # of a field: where its faults are
     pitch: int = 0  # of a field: pixels from cell to cell
+    size: int = 0
     across: int = 0
     first: int = 0  # of a field: index of its first row
 
@@ -263,13 +268,15 @@ def _toward(here: tuple[float, float], other: tuple[float, float], radius: float
 
 def _field(rows: Sequence[Row], step: str, steps: tuple[str, ...]) -> Map:
     """Small cells in execution order, row by row; one path a colour, so that 20,000 of them open at once."""
-    pitch = 14 if len(rows) <= 4000 else 9
+    pitch = max(4, min(14, math.isqrt(WIDTH * FIELD_HEIGHT // max(1, len(rows)))))
+    size = pitch - (2 if pitch > 7 else 1)
     across = WIDTH // pitch
     paths: dict[int, list[str]] = {}
     for i, row in enumerate(rows):
         x, y = i % across * pitch, i // across * pitch
-        paths.setdefault(row.colour, []).append(f"M{x} {y}h{pitch - 2}v{pitch - 2}h-{pitch - 2}z")
+        paths.setdefault(row.colour, []).append(f"M{x} {y}h{size}v{size}h-{size}z")
     height = (len(rows) + across - 1) // across * pitch
+    rings = tuple((i % across * pitch, i // across * pitch) for i, row in enumerate(rows) if row.fault)
     field = tuple((colour, "".join(path)) for colour, path in sorted(paths.items()))
     return Map(
         step,
@@ -278,7 +285,9 @@ def _field(rows: Sequence[Row], step: str, steps: tuple[str, ...]) -> Map:
         across * pitch,
         height,
         field=field,
+        rings=rings[:MOST_RINGS],
         pitch=pitch,
+        size=size,
         across=across,
         first=rows[0].index if rows else 0,
     )

@@ -126,7 +126,10 @@ def data(
         "faults": [row.index for row in faults],
         "candidate": candidate,
         "spans": [[s.first, s.end, round(s.left, 1), round(s.right, 1)] for s in depth.spans] if depth else [],
-        "maps": [{"steps": one.steps, "step": one.step, "across": one.across, "pitch": one.pitch} for one in maps],
+        "maps": [
+            {"steps": one.steps, "step": one.step, "across": one.across, "pitch": one.pitch, "size": one.size}
+            for one in maps
+        ],
     }
     text = json.dumps(columns, separators=(",", ":"), allow_nan=False)
     return Markup(text.replace("&", r"\u0026").replace("<", r"\u003c").replace(">", r"\u003e"))

@@ -162,7 +162,7 @@
     showing[i] = step;
     if (one.pitch) {
       const paths = {};
-      const size = one.pitch - 2, end = stepEnd(step);
+      const size = one.size, end = stepEnd(step);
       for (let row = first; row < end; row++) {
         const at = row - first;
         (paths[d.colour[row]] ||= []).push(`M${(at % one.across) * one.pitch} ${Math.floor(at / one.across) * one.pitch}h${size}v${size}h-${size}z`);
@@ -185,6 +185,7 @@
       if (fault) cell.append(svg("rect", { class: "ring", x: -3, y: -3, width: width + 6, height: 38, rx: 9, fill: "none", "stroke-width": 3 }));
       if (fault && !$("text", cell)) cell.append(svg("path", { class: "mark", transform: `translate(${width / 2 - 6} 10)`, d: "M0 0l12 12m0-12l-12 12", stroke: "#fff", "stroke-width": 3, "stroke-linecap": "round" }));
     }
+    $$(".field .ring", maps[i]).forEach((ring) => ring.setAttribute("visibility", step === one.step ? "visible" : "hidden"));
     $$(".halo, path.wire-is, path.wire-should", maps[i]).forEach((wire) => wire.setAttribute("visibility", step === one.step ? "visible" : "hidden"));
     const name = $(".map-step b", maps[i]);
     if (name) name.textContent = step;
@@ -308,7 +309,7 @@
       const one = d.maps[i], cursor = $(".cursor", maps[i]);
       if (one.pitch) {
         const at = row - firstOfStep.get(step);
-        for (const [key, value] of Object.entries({ x: (at % one.across) * one.pitch - 2, y: Math.floor(at / one.across) * one.pitch - 2, width: one.pitch + 2, height: one.pitch + 2, rx: 3 })) cursor.setAttribute(key, value);
+        for (const [key, value] of Object.entries({ x: (at % one.across) * one.pitch - 2, y: Math.floor(at / one.across) * one.pitch - 2, width: one.size + 4, height: one.size + 4, rx: 3 })) cursor.setAttribute(key, value);
       } else {
         const cell = cellOf(row);
         if (cell) { const [x, y] = cell.getAttribute("transform").match(/-?[\d.]+/g).map(Number); for (const [key, value] of Object.entries({ x: x - 4, y: y - 4, width: +$("rect", cell).getAttribute("width") + 8 })) cursor.setAttribute(key, value); }
