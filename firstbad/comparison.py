@@ -19,6 +19,7 @@ import numpy as np
 import firstbad
 from firstbad.alignment import Alignment, align
 from firstbad.cause import BUDGET, Case, Cause, case_of, confirmed, explain, second
+from firstbad.cause_words import cause_statement
 from firstbad.edits import EDITS
 from firstbad.errors import UnstableReferenceError
 from firstbad.faults import Fault, Localised, localise
@@ -42,7 +43,7 @@ from firstbad.result import (
     Source,
     Worst,
 )
-from firstbad.statement import cause_statement, number, place, unravel
+from firstbad.statement import number, place, unravel
 from firstbad.weights import Weights, compare_weights
 
 if TYPE_CHECKING:
@@ -244,7 +245,8 @@ def _worst(case: Case, reference: Trace) -> Worst | None:
     expected = replay_region(reference.graph, case.region, case.executor, case.given).expected[at]
     own = case.own()[at]
     theirs = reference.array(case.judged.pair.reference)[at]
-    spacing = float(np.spacing(np.float32(abs(expected)))) if np.isfinite(expected) else 1.0
+    within = np.isfinite(expected) and abs(expected) < np.finfo(np.float32).max
+    spacing = float(np.spacing(np.float32(abs(expected)))) if within else 1.0
     ulp = abs(float(own) - float(expected)) / spacing
     return Worst(at, float(expected), float(own), float(theirs), ulp)
 

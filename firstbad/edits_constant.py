@@ -26,7 +26,7 @@ from firstbad.statement import spans
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-STEPS = 6
+STEPS = 16
 SIGMAS = 4.0
 
 FEWEST = 8
@@ -183,7 +183,7 @@ def _solved(case: Case, make: Make, start: float) -> Iterator[Edit]:
     except CompareError:  # something else of this op is known to be wrong already
         return
     number = np.isfinite(own) & np.isfinite(y) & (own > MASKED) & (y > MASKED)
-    before = float(np.sum((own - y)[number] ** 2))
+    before = float(np.sum((own[number] - y[number]) ** 2))
     x, best = start, before
     slope = np.zeros_like(own)
     for _ in range(STEPS):
@@ -197,7 +197,7 @@ def _solved(case: Case, make: Make, start: float) -> Iterator[Edit]:
         tried = x + move
         with np.errstate(all="ignore"):
             y_new = at(tried)
-        left = float(np.sum((own - y_new)[number] ** 2))
+        left = float(np.sum((own[number] - y_new[number]) ** 2))
         if not left < best:
             break
         done = best - left < 1e-6 * best

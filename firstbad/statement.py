@@ -1,4 +1,4 @@
-"""Words for causes and places: the text of a result, made last and only here.
+"""Words for places and sizes: the text of a result, made last; words for causes are in cause_words.py.
 
 Every function takes plain data and returns one sentence without a full stop.
 """
@@ -7,49 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
-
-
-def cause_statement(kind: str, op: str, detail: Mapping[str, Any]) -> str:
-    """What was proved, in one sentence; `op` is the name of the guilty op's value."""
-    words = {
-        "wrong_input": _wrong_input,
-        "clobbered": _clobbered,
-        "stale": _stale,
-        "unknown": _unknown,
-    }
-    return words.get(kind, _other)(op, detail)
-
-
-def _wrong_input(op: str, d: Mapping[str, Any]) -> str:
-    step = f" of step {d['read_step']}" if d.get("read_step") not in (None, d.get("input_step")) else ""
-    text = f"{short(op)} reads {d['read']}{step} instead of {d['input']}"
-    return text + "".join(f", and {other['read']} instead of {other['input']}" for other in d.get("also", ()))
-
-
-def _clobbered(op: str, d: Mapping[str, Any]) -> str:
-    writer = d.get("writer", {})
-    at = f" ({writer['file']}:{writer['line']})" if writer.get("file") else ""
-    return f"{d['input']} was overwritten by {d['overwritten_by']}{at} before {short(op)} read it"
-
-
-def _stale(op: str, d: Mapping[str, Any]) -> str:
-    instead = f" instead of {d['instead_of']}" if d.get("instead_of") else ""
-    if d.get("overwritten_by"):
-        return f"{short(op)} reads the buffer of {d['input']}{instead}, which by then holds {d['overwritten_by']}"
-    return f"{short(op)} reads the buffer of {d['input']}{instead} where nothing had been written yet"
-
-
-def _unknown(op: str, d: Mapping[str, Any]) -> str:
-    text = f"no edit of {short(op)} that was tried reproduces its values ({d['why']})"
-    if d.get("closest"):
-        text += f"; the closest, {d['closest']}, leaves {number(d['closest_left'])}"
-    return text
-
-
-def _other(op: str, d: Mapping[str, Any]) -> str:
-    return str(d.get("statement", f"{short(op)}: {dict(d)}"))
+from collections.abc import Sequence
 
 
 def place(test: str, index: int, shape: Sequence[int]) -> str:

@@ -40,7 +40,7 @@ def overwritten(case: Case) -> Iterator[Edit]:
         value = case.candidate.graph.values[read.value]
         pair = case.alignment.by_candidate.get(value.id)
         content = case.candidate.as_read(read)
-        detail = {"input": value.name, "input_step": value.step, "slot": read.slot, "read": _place(value)}
+        detail = {"input": value.name, "input_step": value.step, "slot": read.slot, "read_place": _place(value)}
         writers = [case.candidate.graph.values[v] for v in read.overwritten_by]
         if writers:
             detail |= {"overwritten_by": writers[-1].name, "writer": _writer(case, writers[-1])}

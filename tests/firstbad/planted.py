@@ -96,6 +96,7 @@ class Recorded:
 
 def record(folder: Path) -> Recorded:
     torch.manual_seed(3)
+    torch.set_num_threads(1)  # threads cost more than these sizes are worth
     model = Model().eval().requires_grad_(False)
     for name, parameter in model.named_parameters():
         if "norm" in name:  # trained norms have no unit gain
@@ -128,10 +129,10 @@ def plant(recorded: Recorded, faults: Mapping[str, Fault], path: Path) -> Path:
                 known[value.id] = np.array(trace.array(value))
         for op in trace.graph.ops:
             inputs = {r.value: known[r.value] for r in op.reads if r.value in known}
-            for written, array in zip(op.writes, executor.run(op, inputs, "float32"), strict=True):
-                name = trace.graph.values[written].name
+            for written, right in zip(op.writes, executor.run(op, inputs, "float32"), strict=True):
+                name, array = trace.graph.values[written].name, right
                 if name in faults:
-                    array = np.asarray(faults[name](named, recorded.weights), array.dtype).reshape(array.shape)
+                    array = np.asarray(faults[name](named, recorded.weights), right.dtype).reshape(right.shape)
                 known[written] = named[name] = np.array(array)
         for value in trace.graph.values:
             if value.kind in ("value", "input") and (value.dataset or value.same_as >= 0):

@@ -1,0 +1,79 @@
+"""Parts that were not written, and sums without some of their terms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+Arrays = Mapping[str, np.ndarray]
+T, D, H, K = 24, 32, 4, 8  # of the model in planted.py
+X, Q, V_ = "layers.1.attn_norm", "layers.1.attn.q_proj", "layers.1.attn.v_proj"
+SCORES, MASKED, SOFTMAX, MIX = (f"layers.1.attn.{n}" for n in ("matmul", "add", "softmax", "matmul_1"))
+
+
+def linear(x: np.ndarray, weight: np.ndarray, bias: Any = 0.0) -> np.ndarray:
+    made: np.ndarray = (x.astype(np.float64) @ weight.T.astype(np.float64) + bias).astype(np.float32)
+    return made
+
+
+def q_proj(v: Arrays, w: Arrays) -> np.ndarray:
+    return linear(v[X], w[f"{Q}.weight"], w[f"{Q}.bias"])
+
+
+def heads(x: np.ndarray) -> np.ndarray:
+    """[1, T, D] → [1, H, T, K]"""
+    return x.reshape(1, T, H, K).transpose(0, 2, 1, 3)
+
+
+def filled(a: np.ndarray, where: Any, content: Any) -> np.ndarray:
+    made = np.array(a)
+    made[where] = content
+    return made
+
+
+def test_rows_that_hold_zero(fault: Callable[..., Any]) -> None:
+    cause = fault(Q, lambda v, w: filled(q_proj(v, w), np.s_[:, 16:], 0)).cause
+    assert (cause.kind, cause.detail["holds"], cause.detail["rows"]) == ("partial_write", "zero", "16 to 23")
+    assert cause.statement.startswith("rows 16 to 23 of attn.q_proj of layer 1 are not written")
+
+
+def test_one_dead_column(fault: Callable[..., Any]) -> None:
+    cause = fault(Q, lambda v, w: filled(q_proj(v, w), np.s_[..., 5], 0)).cause
+    assert (cause.kind, cause.detail["columns"]) == ("partial_write", "5")
+
+
+def test_columns_of_one_head(fault: Callable[..., Any]) -> None:
+    cause = fault(MIX, lambda v, _: filled(v[SOFTMAX] @ heads(v[V_]), np.s_[:, 3, :, 4:], 0)).cause
+    assert (cause.kind, cause.detail["columns"], cause.detail["groups"]) == ("partial_write", "4 to 7", "3")
+    assert "columns 4 to 7 of head 3" in cause.statement
+
+
+def test_columns_that_hold_nan_and_nothing_else_is_blamed(fault: Callable[..., Any]) -> None:
+    cause = fault(Q, lambda v, w: filled(q_proj(v, w), np.s_[..., 8:16], np.nan)).cause
+    assert (cause.kind, cause.detail["holds"], cause.detail["columns"]) == ("partial_write", "NaN", "8 to 15")
+
+
+def test_rows_that_hold_what_another_value_has_there(fault: Callable[..., Any]) -> None:
+    cause = fault(Q, lambda v, w: filled(q_proj(v, w), np.s_[:, 20:], v[X][:, 20:])).cause
+    assert (cause.kind, cause.detail["left_by"], cause.detail["rows"]) == ("partial_write", X, "20 to 23")
+
+
+def test_one_nan_is_no_part(fault: Callable[..., Any]) -> None:
+    assert fault(Q, lambda v, w: filled(q_proj(v, w), np.s_[0, 3, 4], np.nan)).cause.kind == "nonfinite"
+
+
+@pytest.mark.parametrize(
+    ("kept", "terms"), [(np.s_[:28], "28 to 31"), (np.s_[4:], "0 to 3"), ([*range(9), *range(10, 32)], "9")]
+)
+def test_a_sum_without_some_terms(kept: Any, terms: str, fault: Callable[..., Any]) -> None:
+    cause = fault(Q, lambda v, w: linear(v[X][..., kept], w[f"{Q}.weight"][:, kept], w[f"{Q}.bias"])).cause
+    assert (cause.kind, cause.detail["terms"]) == ("partial_write", terms)
+
+
+def test_a_value_that_is_another_one(fault: Callable[..., Any]) -> None:
+    """The op never ran: its value is what another op has left."""
+    cause = fault(Q, lambda v, _: v["layers.0.attn.q_proj"]).cause
+    assert (cause.kind, cause.detail["holds"]) == ("missing_op", "layers.0.attn.q_proj")
