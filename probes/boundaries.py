@@ -21,6 +21,9 @@ from firstbad.errors import UsageError
 from firstbad.graph import Kind, Op, Read, Value
 from firstbad.hashing import hash_array
 from firstbad.trace import TraceWriter
+from firstbad.want import Chosen, EnoughError, chosen
+
+_EVERY, _NONE = chosen(None), chosen(())
 
 TENSOR_LIMIT = 4
 """Tensors looked for in an output: a module's first is what it hands on, the rest are caches and masks."""
@@ -62,9 +65,10 @@ class _Seen:
 class Boundaries:
     """The recorder's face: begin a step, take an input, be a context."""
 
-    def __init__(self, model: nn.Module, sink: TraceWriter, stored: Callable[[str], bool] = lambda _step: True) -> None:
+    def __init__(self, model: nn.Module, sink: TraceWriter, stored: Chosen = _EVERY, stop: Chosen = _NONE) -> None:
         self.sink = sink
         self.stored = stored
+        self.stop = stop
         self.step = "weights"
         self.write_seconds = 0.0
         self._values = 0
@@ -116,6 +120,8 @@ class Boundaries:
             kind = type(module).__name__
             self.sink.op(Op(self._ops, self.step, name, kind, reads, (written,), start_ns=started, end_ns=started))
             self._ops += 1
+            if self.stop(self.step, name):
+                raise EnoughError
 
         return record
 
@@ -123,8 +129,8 @@ class Boundaries:
         on_host = tensor.detach().cpu()
         bits = on_host.view(torch.int16) if on_host.dtype == torch.bfloat16 else on_host
         array = bits.numpy().view(np.uint16) if bits is not on_host else bits.numpy()
-        keeps = kind != "weight" and self.stored(self.step)
-        reason = "" if keeps else "a weight: its hash is recorded" if kind == "weight" else "step not selected"
+        keeps = kind != "weight" and self.stored(self.step, name)
+        reason = "" if keeps else "a weight: its hash is recorded" if kind == "weight" else "not asked for"
         dtype = str(tensor.dtype).removeprefix("torch.")
         content = hash_array(array) if kind != "value" else 0
         value = Value(self._values, self.step, name, kind, tuple(tensor.shape), dtype, op, reason=reason, hash=content)

@@ -101,7 +101,7 @@ def capture(
                 folder,
                 timeout=options.timeout,
                 want=wanted_of(options),
-                stop=stop,
+                stop=stop or options.stop,
                 replace=replace,
                 replaced=replaced,
                 source=_HERE.parent,

@@ -38,6 +38,7 @@ def capture(argument: str, prepared: Prepared, trace_path: Path, options: Captur
                 folder,
                 timeout=options.timeout,
                 want=wanted_of(options),
+                stop=options.stop,
                 environment={"FIRSTBAD_INPUTS": str(folder.resolve())},
                 source=Path.cwd(),
             )

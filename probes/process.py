@@ -18,6 +18,7 @@ from pathlib import Path
 from firstbad.errors import CompareError
 from firstbad.run import CaptureOptions
 from firstbad.trace import TraceWriter
+from firstbad.want import patterns_of
 
 from . import wire
 from .stream import Recording, Replace
@@ -159,6 +160,4 @@ def run_bare(
 
 def wanted_of(options: CaptureOptions) -> list[str] | None:
     """Patterns of the values whose content is stored; None: all."""
-    if not options.steps:
-        return None
-    return [pattern for step in options.steps for pattern in (f"{step}/*", f"{step}.*/*")]
+    return patterns_of(options)

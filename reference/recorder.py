@@ -18,7 +18,7 @@ the tensors (`.item()`): they are recorded as the constants they were in this ru
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -32,6 +32,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from firstbad.errors import CompareError, UsageError
 from firstbad.graph import Kind, Op, Read, Value
 from firstbad.hashing import hash_array
+from firstbad.want import Chosen, EnoughError, chosen
 
 from . import call
 from .names import ModulePath, Namer
@@ -47,6 +48,8 @@ COPIES = {
     *("_reshape_copy", "detach_copy", "view_copy", "lift_fresh_copy"),
 }
 """Ops whose whole work may be to copy: where they did only that, the copy is not stored."""
+
+_EVERY, _NONE = chosen(None), chosen(())
 
 SAMPLE = 64
 """Elements compared first, so that a full comparison happens only where it will most likely succeed."""
@@ -71,10 +74,11 @@ class _Call:
 
 
 class Recorder(TorchDispatchMode):
-    def __init__(self, model: nn.Module, sink: Sink, stored: Callable[[str], bool] = lambda _step: True) -> None:
+    def __init__(self, model: nn.Module, sink: Sink, stored: Chosen = _EVERY, stop: Chosen = _NONE) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # PyTorch has no types here
         self.sink = sink
         self.stored = stored
+        self.stop = stop
         self.values: list[Value] = []
         self.ops = 0
         self.step = ""
@@ -296,8 +300,8 @@ class Recorder(TorchDispatchMode):
         array = None
         if kind in ("view", "weight"):
             value = replace(value, reason="shows the memory of another value" if kind == "view" else "weight")
-        elif kind == "value" and not self.stored(self.step):
-            value = replace(value, reason="step not selected")
+        elif kind == "value" and not self.stored(self.step, name):
+            value = replace(value, reason="not asked for")
         else:
             value = self._find_same(value, t, made, word, written)
             if value.same_as < 0 and not value.reason:
@@ -345,6 +349,8 @@ class Recorder(TorchDispatchMode):
         self.sink.op(op)
         self.write_seconds += time.perf_counter() - start
         self.ops += 1
+        if any(self.stop(self.step, self.values[w].name) for w in writes):
+            raise EnoughError
 
 
 def _draws(op: OpOverload, args: Any, kwargs: Any) -> bool:

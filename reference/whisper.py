@@ -22,6 +22,8 @@ from torch import nn
 
 from firstbad.errors import UsageError
 from firstbad.run import CaptureOptions, ModelSpec, Prepared, RunOutput
+from firstbad.want import EnoughError, patterns_of
+from firstbad.want import chosen as chosen_by
 
 from . import audio, weights
 from .executor import Executor
@@ -88,8 +90,12 @@ def capture(
     """
     started = time.perf_counter()
     with _threads(options.threads), torch.inference_mode():
-        recorder = recording(prepared.model_object, writer, _selected(options.steps))
-        chosen = _generate(prepared, recorder, tokens, _limit(prepared, options, tokens))
+        recorder = recording(prepared.model_object, writer, chosen_by(patterns_of(options)), chosen_by(options.stop))
+        try:
+            chosen = _generate(prepared, recorder, tokens, _limit(prepared, options, tokens))
+        except EnoughError:
+            seconds = {"run": time.perf_counter() - started - recorder.write_seconds, "write": recorder.write_seconds}
+            return RunOutput(tokens=tuple(tokens or ()), text="", seconds=seconds)
         recorded = time.perf_counter() - started
         text = prepared.text(chosen)
         if tokens is not None and chosen[: len(tokens)] != tuple(tokens)[: len(chosen)]:
@@ -178,11 +184,6 @@ def _limit(prepared: Prepared, options: CaptureOptions, tokens: Sequence[int] | 
             raise UsageError(f"the candidate chose the token {bad[0]}, which the vocabulary does not have")
         return min(room, max(1, len(tokens) + options.unfinished))
     return room if options.max_tokens is None else max(1, min(room, options.max_tokens))
-
-
-def _selected(steps: tuple[str, ...]) -> Any:
-    """`decode` selects every decode step."""
-    return lambda step: not steps or step in steps or step.partition(".")[0] in steps
 
 
 def _features(samples: np.ndarray, model: Any) -> np.ndarray:

@@ -12,6 +12,7 @@ from torch import nn
 
 from firstbad.errors import CompareError, UsageError
 from firstbad.reference.recorder import Recorder
+from firstbad.want import EnoughError, chosen
 
 
 class Model(nn.Module):
@@ -381,10 +382,24 @@ def test_bfloat16_is_handed_over_as_its_bits(kept: Any) -> None:
 
 def test_steps_not_selected_are_recorded_without_arrays(kept: Any) -> None:
     model = Model(lambda m, x: m.fc(x) + 1)
-    with torch.inference_mode(), Recorder(model, kept, stored=lambda step: step == "b") as recorder:
+    with torch.inference_mode(), Recorder(model, kept, stored=lambda step, _name: step == "b") as recorder:
         for step in ("a", "b"):
             recorder.begin(step)
             model(recorder.input("x", X))
     assert kept.stored("a") == ["x"]
-    assert kept.named("a", "fc").reason == "step not selected"
+    assert kept.named("a", "fc").reason == "not asked for"
     assert kept.stored("b") == ["x", "fc", "add"]
+
+
+def test_a_run_ends_once_the_last_wanted_value_is_written(kept: Any) -> None:
+    model = Model(lambda m, x: torch.relu(m.fc(x)) + 1)
+    recorder = Recorder(model, kept, chosen(["b/fc"]), chosen(["b/fc"]))
+    with torch.inference_mode(), pytest.raises(EnoughError), recorder:
+        for step in ("a", "b", "c"):
+            recorder.begin(step)
+            model(recorder.input("x", X))
+    assert kept.stored("a") == ["x"]
+    assert kept.stored("b") == ["x", "fc"]
+    assert [v.name for v in kept.values if v.step == "b"] == ["x", "fc"]
+    assert not [v for v in kept.values if v.step == "c"]
+    assert torch.equal(model(X), torch.relu(model.fc(X)) + 1), "the dispatch mode and the hooks are gone"
