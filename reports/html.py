@@ -12,7 +12,7 @@ from typing import Any
 
 from firstbad.material import Material
 
-from . import page, words
+from . import evidence, page, words
 from .depth import depth_of
 from .gallery import gallery
 from .map import maps_of
@@ -70,6 +70,7 @@ def render(material: Material) -> str:
         "verdict_name": words.NAMES[result["verdict"]],
         "sentence": words.sentence(result),
         "answers": words.answers(result),
+        "evidence": list(evidence.lines(result["extra"])),
         "words": words,
         "style": style,
         "script": script,

@@ -219,7 +219,7 @@ def _op_text(name: str) -> str:
 
 def _row_text(name: str) -> str:
     parts = [part for part in name.split(".") if part not in ("model", "layers")]
-    text = " ".join(parts)
+    text = f"layer {parts[0]}" if len(parts) == 1 and parts[0].isdigit() else " ".join(parts)
     return text if len(text) <= 18 else f"…{text[-17:]}"
 
 

@@ -64,6 +64,7 @@ def pool(reference: NDArray[Any], candidate: NDArray[Any], size: int) -> Pooled:
         parts = [_pool(_filled(reference, tall, width), _filled(candidate, tall, width), size, count)]
         words = f"{count:,} elements, folded to {tall} rows of {width}"
         across = 1
+        sums = [[_sums(np.asarray(side, np.float32))] for side in (reference, candidate)]  # without what fills the fold
         error = difference(reference, candidate).reshape(groups * rows, columns)
         by_row, by_column = error.max(1), error.max(0)
     else:
@@ -77,6 +78,7 @@ def pool(reference: NDArray[Any], candidate: NDArray[Any], size: int) -> Pooled:
         words = f"{shape[1]:,} rows down, {columns:,} columns across"
         words += f", {groups} groups from the top left" if stacked > 1 else f", {groups} groups below each other"
         words = words.removesuffix(", 1 groups below each other")
+        sums = [[part.sums[side] for part in parts] for side in (0, 1)]
         by_row = np.concatenate([part.by_row for part in parts])
         by_column = np.max([part.by_column for part in parts], axis=0)
     nothing = _tiled(
@@ -92,7 +94,7 @@ def pool(reference: NDArray[Any], candidate: NDArray[Any], size: int) -> Pooled:
         nothing,
         by_row,
         by_column,
-        (_side(reference, [p.sums[0] for p in parts]), _side(candidate, [p.sums[1] for p in parts])),
+        (_side(reference, sums[0]), _side(candidate, sums[1])),
         words,
     )
 
