@@ -57,11 +57,11 @@ class CaptureOptions:
     threads: int | None = None  # None: all cores
     timeout: float | None = None  # seconds until a silent candidate counts as hung
     steps: tuple[str, ...] = ()  # steps whose values are stored; (): all
-    want: tuple[str, ...] | None = None  # patterns of the values that are stored (see want.py) instead; None: all
-    stop: tuple[str, ...] = ()  # patterns: the run may end once such a value was written
     cflags: tuple[str, ...] = ()  # further compiler flags for the built-in engine
     kernels: tuple[Path, ...] = ()  # further C files for it: kernels of kinds `kind:variant`, see engine/runtime.h
     unfinished: bool = False  # the run whose tokens are given ended inside the step after its last token: that one too
+    want: tuple[str, ...] | None = None  # patterns of the values that are stored (see want.py) instead; None: all
+    stop: tuple[str, ...] = ()  # patterns: the run may end once such a value was written
 
 
 @dataclass(frozen=True)
