@@ -23,7 +23,7 @@ from firstbad.cause_words import cause_statement
 from firstbad.edits import EDITS
 from firstbad.errors import UnstableReferenceError
 from firstbad.faults import Fault, Localised, localise
-from firstbad.graph import READ_CHANGED, READ_OK, READ_UNWRITTEN
+from firstbad.graph import READ_CHANGED, READ_OK, READ_UNWRITTEN, Value
 from firstbad.judge import distance
 from firstbad.local import Local, giver, kind_of, measure, sequential_of, sums_of
 from firstbad.noise import ROUNDOFF, Pool, excesses, floor
