@@ -5,16 +5,13 @@
     torch:FILE.py:factory                           factory(model) gets a copy of the reference's model and returns
                                                     the module to be tested; `,dtype=...` may follow
 
-Eager runs are recorded op by op by the reference's recorder. Runs in this process, unlike engines with a process of
-their own: an exception is the candidate's death, a crash is the tool's. Leaves out what the model room does: the steps.
+Eager runs are recorded op by op by the reference's recorder. With a file of yours it runs in a process of its own,
+since what that file patches must not reach the reference. Leaves out what the model room does: the steps.
 """
 
 from __future__ import annotations
 
 import copy
-import importlib.util
-import sys
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +24,9 @@ from firstbad.run import CaptureOptions, Prepared, RunOutput
 from firstbad.session import meta_of, room_of
 from firstbad.trace import TraceWriter
 
+from .apart import capture_apart, inside
 from .boundaries import Boundaries, compile_blocks
+from .user import user_file, user_function
 
 KEYS = ("device", "dtype", "attn", "compile")
 DTYPES = {
@@ -69,6 +68,9 @@ def parse(argument: str) -> Wishes:
 def capture(argument: str, prepared: Prepared, trace_path: Path, options: CaptureOptions) -> RunOutput:
     """Runs the model room's steps with the changed model, recorded into `trace_path`."""
     wishes = parse(argument)
+    if wishes.factory and not inside():
+        user_file(wishes.factory)
+        return capture_apart("torch", argument, prepared, trace_path, options)
     model = variant(prepared.model_object, wishes)
     other = replace(prepared, model_object=model)
     meta = {**meta_of(prepared), "candidate": f"torch:{argument}", "torch": torch.__version__}
@@ -118,30 +120,3 @@ def _device(name: str) -> torch.device:
         line = str(error).strip().partition("\n")[0].rstrip(".")
         raise UsageError(f"no device `{name}` here: {line}: `firstbad doctor` says what there is") from None
     return device
-
-
-def user_function(place: str) -> Callable[..., Any]:
-    """The function that FILE.py:function names."""
-    file, _, name = place.rpartition(":")
-    path = Path(file)
-    if not path.is_file():
-        raise UsageError(f"no file `{file}`: give FILE.py:function")
-    spec = importlib.util.spec_from_file_location(f"firstbad_candidate_{path.stem}", path)
-    if spec is None or spec.loader is None:
-        raise UsageError(f"`{file}` is not a Python file: give FILE.py:function")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    sys.path.insert(0, str(path.parent.resolve()))  # the file may import what lies beside it
-    try:
-        spec.loader.exec_module(module)
-    except ImportError as error:
-        raise UsageError(f"`{file}` cannot be imported: {error}") from None
-    finally:
-        sys.path.pop(0)
-    found = getattr(module, name, None)
-    if not callable(found):
-        functions = [n for n, f in vars(module).items() if callable(f) and getattr(f, "__module__", "") == spec.name]
-        hint = did_you_mean(name, functions) or f"it has {', '.join(functions) or 'none'}"
-        raise UsageError(f"no function `{name}` in `{file}`: {hint}")
-    function: Callable[..., Any] = found
-    return function

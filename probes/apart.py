@@ -1,0 +1,114 @@
+"""A candidate that runs a user's Python, in a process of its own: what it patches does not reach the reference.
+
+The child prepares the same model anew from what the user asked for, is handed the same inputs, and writes the trace.
+Leaves out engines that are programs (process.py).
+
+    python -m firstbad.probes.apart FOLDER      the child; not for people
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from firstbad.errors import CompareError, FirstbadError, UsageError
+from firstbad.rooms import load
+from firstbad.run import CaptureOptions, ModelSpec, Prepared, RunOutput
+from firstbad.session import prepare
+
+_INSIDE = "FIRSTBAD_APART"
+
+
+def inside() -> bool:
+    """Whether this is the child already."""
+    return _INSIDE in os.environ
+
+
+def capture_apart(kind: str, argument: str, prepared: Prepared, trace: Path, options: CaptureOptions) -> RunOutput:
+    """`probes/KIND.py`'s capture, run by a child."""
+    trace.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".apart-", dir=trace.parent) as scratch:
+        folder = Path(scratch)
+        spec = {k: str(v) if isinstance(v, Path) else v for k, v in asdict(prepared.spec).items()}
+        order = {
+            "kind": kind,
+            "argument": argument,
+            "trace": str(trace.resolve()),
+            "spec": {**spec, "audio": None},
+            "options": asdict(options),
+        }
+        (folder / "order.json").write_text(json.dumps(order), "utf-8")
+        np.savez(folder / "inputs.npz", **cast("dict[str, Any]", dict(prepared.inputs)))
+        try:
+            done = subprocess.run(
+                [sys.executable, "-m", "firstbad.probes.apart", str(folder)],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=options.timeout,
+                env={**os.environ, _INSIDE: "1"},
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return _dead(trace, f"silent for {options.timeout:g} s: it was killed")
+        answer = folder / "answer.json"
+        if not answer.is_file():
+            return _dead(trace, _death(done))
+        said: dict[str, Any] = json.loads(answer.read_text("utf-8"))
+    if said.get("error"):
+        raise (UsageError if said["usage"] else CompareError)(said["error"])
+    return RunOutput(tuple(said["tokens"]), said["text"], said["complete"], said["death"], said["seconds"])
+
+
+def _death(done: subprocess.CompletedProcess[str]) -> str:
+    if done.returncode < 0:
+        return f"killed by {signal.Signals(-done.returncode).name}"
+    lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+    return f"exit status {done.returncode}" + (f": {lines[-1]}" if lines else "")
+
+
+def _dead(trace: Path, death: str) -> RunOutput:
+    """Says in the trace, where the child left one, how it ended."""
+    import h5py
+
+    if not trace.is_file():
+        raise CompareError(f"the candidate left no trace: {death}")
+    with h5py.File(trace, "r+") as file:
+        file.attrs["death"] = death
+    return RunOutput((), "", complete=False, death=death)
+
+
+def main(folder: Path) -> None:
+    """The child."""
+    order = json.loads((folder / "order.json").read_text("utf-8"))
+    answer: dict[str, Any]
+    try:
+        _, prepared = prepare(ModelSpec(**order["spec"]))
+        with np.load(folder / "inputs.npz") as inputs:
+            prepared = replace(prepared, inputs={name: inputs[name] for name in inputs.files})
+        given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in order["options"].items()}
+        adapter = load("probes", order["kind"])
+        output: RunOutput = adapter.capture(order["argument"], prepared, Path(order["trace"]), CaptureOptions(**given))
+        answer = {
+            "tokens": [int(t) for t in output.tokens],
+            "text": output.text,
+            "complete": output.complete,
+            "death": output.death,
+            "seconds": dict(output.seconds),
+        }
+    except FirstbadError as error:
+        answer = {"error": str(error), "usage": isinstance(error, UsageError)}
+    (folder / "answer.json").write_text(json.dumps(answer), "utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
