@@ -128,7 +128,7 @@ def caps(case: Case) -> Iterator[Edit]:
 
     def make(number: float) -> Edit:
         def capped(y: NDArray[Any]) -> NDArray[Any]:
-            with np.errstate(over="ignore"):
+            with np.errstate(over="ignore", divide="ignore", invalid="ignore"):  # a mask's lowest number
                 return np.asarray(number * np.tanh(y / number))
 
         after = (capped,)
@@ -156,7 +156,8 @@ def _boxes(case: Case) -> list[tuple[dict[str, Any], tuple[Any, ...]]]:
 def _times(number: float, part: tuple[Any, ...], folded: tuple[int, int, int]) -> After:
     def after(y: NDArray[Any]) -> NDArray[Any]:
         made = np.array(y).reshape(folded)
-        made[part] = made[part] * np.asarray(number, made.dtype)
+        with np.errstate(over="ignore", invalid="ignore"):  # a mask's lowest number
+            made[part] = made[part] * np.asarray(number, made.dtype)
         return made.reshape(y.shape)
 
     return after
