@@ -1,6 +1,7 @@
 """The kinds of op that the built-in engine knows: the ports of each, and whether sizes fit.
 
-The table mirrors engine/calls.c. A `naive_` kind is the oracle of the kernel of that name. Leaves out the arithmetic.
+The table mirrors engine/calls.c. A `naive_` kind is the oracle of the kernel of that name; `kind:variant` is another
+kernel for the same ports, from a C file that is compiled in beside the engine's. Leaves out the arithmetic.
 """
 
 from __future__ import annotations
@@ -101,7 +102,13 @@ KINDS: Mapping[str, Kind] = {
 NAIVE = frozenset({"linear", "conv1d", "attention_scores", "attention_mix"})
 
 
+def is_further(name: str) -> bool:
+    """Whether a kind is `kind:variant`: a kernel of a further C file, with the ports of `kind`."""
+    return ":" in name
+
+
 def kind_of(name: str) -> Kind | None:
-    """The kind of that name, `naive_linear` and its like included."""
+    """The kind of that name, `naive_linear` and its like included; of `kind:variant` that of `kind`."""
+    name = name.partition(":")[0]
     bare = name.removeprefix("naive_")
     return KINDS.get(bare) if bare == name or bare in NAIVE else None

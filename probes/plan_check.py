@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from firstbad.errors import UsageError
 
-from .kinds import KINDS, NAIVE, kind_of
+from .kinds import KINDS, NAIVE, is_further, kind_of
 from .plan import FORMAT, ITEM_BYTES, STEPS, VERSION, Plan, PlanOp, Step, Tensor, numbers
 
 _NAME = re.compile(r"[A-Za-z0-9_.:\-]{1,180}")
@@ -28,8 +28,8 @@ _MAX_ATTRS = 4
 _MAX_RANK = 4
 
 
-def load(path: Path) -> Plan:
-    """The plan in a file, checked; UsageError in one line where it is none."""
+def load(path: Path, *, further: bool = False) -> Plan:
+    """The plan in a file, checked; UsageError in one line where it is none. `further`: as for `check`."""
     try:
         if path.stat().st_size > _MAX_FILE:
             raise UsageError(f"`{path}` is too large for a plan: give the JSON file that the planner wrote")
@@ -42,15 +42,21 @@ def load(path: Path) -> Plan:
         raise UsageError(f"`{path}` is not JSON: {str(e).splitlines()[0].lower()}: mend it or write it anew") from None
     reader = _Reader(str(path))
     plan = reader.plan(data)
-    check(plan, str(path))
+    check(plan, str(path), further=further)
     return plan
 
 
-def check(plan: Plan, where: str) -> None:
-    """UsageError where the engine could not run the plan."""
+def check(plan: Plan, where: str, *, further: bool = False) -> None:
+    """UsageError where the engine could not run the plan. `further`: kernels of a C file beside the engine's exist."""
     if sum(plan.buffers.values()) > _MAX_BYTES:
         raise UsageError(f"the buffers of `{where}` want {sum(plan.buffers.values())} bytes: 64 GiB are the most")
     for step in plan.steps.values():
+        odd = next((op for op in step.ops if is_further(op.kind) and not further), None)
+        if odd is not None:
+            raise UsageError(
+                f"op `{odd.name}` of {step.name} in `{where}` is of kind `{odd.kind}`, which is no kernel of the engine's "
+                "own: give the C file that has it with --kernels FILE.c"
+            )
         _check_ends(step, where)
         for sizes in _samples(step):
             for tensor in step.tensors.values():

@@ -137,10 +137,12 @@ static const char *const kinds[] = {KINDS(NAME_OF)};
 int find_kernel(const char *kind) {
     for (int i = 0; i < (int)(sizeof kinds / sizeof *kinds); i++)
         if (!strcmp(kinds[i], kind)) return i;
+    for (int i = 0; extra_kernels && extra_kernels[i].kind; i++)
+        if (!strcmp(extra_kernels[i].kind, kind)) return (int)(sizeof kinds / sizeof *kinds) + i;
     return -1;
 }
 
 KernelEntry kernel_entry(int index) {
     KINDS(ENTRY_OF)
-    fail("no kernel of that number", "the kernel table");
+    return extra_kernels[index];
 }

@@ -84,6 +84,7 @@ Runtime start_runtime(Program *p, const char *weights_path) {
             Op *op = &p->step[s].op[i];
             op->kernel = find_kernel(op->kind);
             if (op->kernel < 0) fail("no kernel", op->kind);
+            op->kind[strcspn(op->kind, ":")] = 0;
         }
     for (int i = 0; i < p->weights; i++) {
         View v = weight_view(&r, i);

@@ -38,6 +38,10 @@ void stop_runtime(Runtime *runtime);
 View view_of(const Runtime *runtime, const Tensor *tensor);
 void run_step(Runtime *runtime, const Step *step, const char *name);
 
+/* Kernels of a further source file, which defines this table and ends it with an entry of no kind. Their kinds are
+   `kind:variant` with the ports of `kind`, and are recorded as that: a run does not tell which of its kernels are odd. */
+extern const KernelEntry extra_kernels[] __attribute__((weak));
+
 /* calls.c */
 int find_kernel(const char *kind); /* -1: none */
 KernelEntry kernel_entry(int index);
