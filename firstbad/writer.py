@@ -6,6 +6,7 @@ values). Leaves out compression (real activations barely shrink) and SWMR (no ne
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Mapping
@@ -23,6 +24,8 @@ from firstbad.graph import Op, Value
 FLUSH_BYTES = 64 << 20  # what a kill may lose at most,
 FLUSH_SECONDS = 0.5  # or the values of this time, looked at in each call
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"  # with which an HDF5 file begins
+_SPARE = 2 << 20  # bytes of the disk that are left alone, for what closing the file writes,
+_ROW = 1 << 10  # and for each row of a table with its texts
 _ALIGNMENT = 64  # of every array in the file: a reader maps it and may use vector loads
 _END_OF_FILE = 40  # byte of the superblock (version 0) where the end-of-file address stands
 _SMALL_META = 1024  # characters up to which a text of `meta` is also a root attribute, for viewers
@@ -63,7 +66,10 @@ class TraceWriter:
                 alignment_interval=_ALIGNMENT,
             )
         except OSError as error:
-            raise CompareError(f"cannot write the trace `{self.path}`: {_first_line(error)}") from None
+            raise CompareError(f"cannot write the trace `{self.path}`: {_reason(error)}") from None
+        self._raw = self._file.id.get_vfd_handle()
+        self._unchecked = 0
+        self._check_room(0)
         self._prepare()
         self._attributes(role, engine, dict(meta or {}))
         self._tables = {
@@ -78,7 +84,6 @@ class TraceWriter:
         self._types: dict[str, Any] = {}
         self._bytes = 0
         self._last_flush = 0.0
-        self._raw = self._file.id.get_vfd_handle()
         self._h5.h5f.flush(self._file.id)
         with self.path.open("rb") as file:
             self._movable = file.read(9)[8] == 0  # later superblocks carry a checksum
@@ -221,6 +226,18 @@ class TraceWriter:
             lines = str(error).splitlines() or [""]
             self.close(complete=False, death=f"{type(error).__name__}: {lines[0]}")
 
+    def _check_room(self, nbytes: int) -> None:
+        """Ends the trace while there is room to end it: HDF5 does not survive a write that fails."""
+        self._unchecked += nbytes + _ROW
+        if self._unchecked < _SPARE // 4 and nbytes:  # asking takes as long as a small array
+            return
+        self._unchecked = 0
+        disk = os.fstatvfs(self._raw)
+        unwritten = self._file.id.get_filesize() - os.fstat(self._raw).st_size
+        rows = _ROW * sum(map(len, self._rows.values()))
+        if disk.f_bavail * disk.f_frsize < nbytes + max(0, unwritten) + rows + _SPARE:
+            raise self._failed(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+
     def _tick(self, nbytes: int) -> None:
         self._bytes += nbytes
         if self._bytes >= FLUSH_BYTES or time.monotonic() - self._last_flush >= FLUSH_SECONDS:
@@ -236,6 +253,7 @@ class TraceWriter:
             raise CompareError(
                 f"`{root}/{'/'.join(parts)}` is of NumPy type {array.dtype}, which has no place in a trace"
             )
+        self._check_room(array.nbytes)
         try:
             group, name, path = self._place(root, parts)
             identifier = self._h5.h5d.create(
@@ -294,7 +312,7 @@ class TraceWriter:
         return kind
 
     def _failed(self, error: OSError) -> CompareError:
-        return CompareError(f"cannot write the trace `{self.path}`: {_first_line(error)}: is the disk full?")
+        return CompareError(f"cannot write the trace `{self.path}`: {_reason(error)}: is the disk full?")
 
 
 def widened(array: np.ndarray, dtype: str) -> np.ndarray:
@@ -341,5 +359,5 @@ def _check_replaceable(path: Path) -> None:
         raise UsageError(f"`{path}` is there and is no trace: give another name, or remove it first")
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
+def _reason(error: OSError) -> str:
+    return (error.strerror or "").lower() or (str(error).splitlines() or [type(error).__name__])[0]

@@ -10,6 +10,7 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import h5py
 import numpy as np
@@ -670,3 +671,24 @@ def test_an_array_whose_path_a_kill_has_spoilt_is_found_by_its_offset(tmp_path: 
     set_cell(path, "values", 1, "offset", 10**9)
     with open_trace(path) as trace:
         assert not trace.stored(trace.graph.values[1])
+
+
+def test_a_disk_that_fills_up_leaves_a_readable_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The trace is ended while there is room to end it: HDF5 crashes on a write that fails."""
+    path, limit = tmp_path / "t.h5", 4_000_000
+    monkeypatch.setattr(os, "fstatvfs", lambda fd: SimpleNamespace(f_bavail=limit - os.fstat(fd).st_size, f_frsize=1))
+    x = np.arange(1000, dtype=np.float32)
+    with (
+        pytest.raises(CompareError, match=r"t.h5`: no space left on device: is the disk full\?"),
+        TraceWriter(path) as out,
+    ):
+        for i in range(2000):
+            out.value(value(i, f"m.v{i}", x), x + i)
+    assert path.stat().st_size < limit
+    with open_trace(path) as trace:
+        assert not trace.complete
+        assert "is the disk full?" in trace.death
+        assert len(trace.graph.values) > 100
+        for v in trace.graph.values:
+            assert trace.array(v)[0] == v.id
+    assert validate(path) == []
