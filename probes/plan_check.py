@@ -54,8 +54,8 @@ def check(plan: Plan, where: str, *, further: bool = False) -> None:
         odd = next((op for op in step.ops if is_further(op.kind) and not further), None)
         if odd is not None:
             raise UsageError(
-                f"op `{odd.name}` of {step.name} in `{where}` is of kind `{odd.kind}`, which is no kernel of the engine's "
-                "own: give the C file that has it with --kernels FILE.c"
+                f"op `{odd.name}` of {step.name} in `{where}` is of kind `{odd.kind}`, which the engine has no kernel "
+                "of: give the C file that has one with --kernels FILE.c"
             )
         _check_ends(step, where)
         for sizes in _samples(step):
