@@ -25,16 +25,18 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         help="whisper (tiny.en), whisper:base, openai/whisper-small, a folder, or your own FILE.py (default: whisper)",
     )
     group.add_argument("--audio", type=Path, metavar="FILE", help="a recording: wav, flac, mp3, ogg")
+    group.add_argument("--text", action="append", metavar="PROMPT", help="a prompt; again for a batch of them")
+    group.add_argument("--tokens", action="append", type=_ids, metavar="IDS", help="a prompt as ids: 15496,11,995")
     group.add_argument("--random-weights", type=int, metavar="SEED", help="random weights instead of a checkpoint")
     group.add_argument("--size", choices=("tiny", "micro"), default="", help="size of a model with random weights")
     group.add_argument(
-        "--audio-context", type=_positive, metavar="N", help="encoder positions, 50 a second of sound (default: 1500)"
+        "--audio-context", type=positive, metavar="N", help="encoder positions, 50 a second of sound (default: 1500)"
     )
 
 
 def add_capture(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("capture")
-    group.add_argument("--max-tokens", type=_positive, metavar="N", help="new tokens at most")
+    group.add_argument("--max-tokens", type=positive, metavar="N", help="new tokens at most")
     group.add_argument("--steps", metavar="LIST", default="", help="only these steps: encode,prefill,decode.0,decode")
     group.add_argument("--threads", type=_threads, metavar="N", help="threads of the candidate (default: all cores)")
     group.add_argument("--timeout", type=seconds, metavar="SECONDS", help="a candidate silent for so long is stopped")
@@ -71,11 +73,12 @@ def mapped(args: argparse.Namespace) -> Mapped | None:
 
 
 def spec(args: argparse.Namespace) -> ModelSpec:
-    if args.audio is None and args.random_weights is None:
-        raise UsageError("no input: give a recording with --audio FILE")
+    prompts = tuple(args.text or ()), tuple(args.tokens or ())
+    if args.audio is None and args.random_weights is None and not any(prompts):
+        raise UsageError("no input: give a recording with --audio FILE, or a prompt with --text or --tokens")
     if args.size and args.random_weights is None:
         raise UsageError(f"--size {args.size} is of a model with random weights: give --random-weights SEED with it")
-    return ModelSpec(args.model, args.audio, args.random_weights, args.audio_context, args.size)
+    return ModelSpec(args.model, args.audio, args.random_weights, args.audio_context, args.size, *prompts)
 
 
 def capture_options(args: argparse.Namespace) -> CaptureOptions:
@@ -92,7 +95,7 @@ def command_line() -> str:
     return shlex.join(["firstbad", *sys.argv[1:]])
 
 
-def _positive(text: str) -> int:
+def positive(text: str) -> int:
     try:
         number = int(text)
     except ValueError:
@@ -102,8 +105,15 @@ def _positive(text: str) -> int:
     return number
 
 
+def _ids(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(word) for word in text.replace(",", " ").split())
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"`{text}` is no list of ids: 15496,11,995 is meant") from None
+
+
 def _threads(text: str) -> int:
-    number = _positive(text)
+    number = positive(text)
     if number > 1024:  # every one of them is started, in both engines
         raise argparse.ArgumentTypeError(f"`{text}` threads are too many: 1024 are the most")
     return number

@@ -138,19 +138,19 @@ class Result:
         return {"match": EXIT_MATCH, "diverged": EXIT_DIVERGED, "incomplete": EXIT_INCOMPLETE}[self.verdict]
 
     def to_json(self) -> str:
-        return json.dumps(_plain(asdict(self)), indent=1, allow_nan=False, ensure_ascii=False)
+        return json.dumps(plain(asdict(self)), indent=1, allow_nan=False, ensure_ascii=False)
 
 
-def _plain(data: Any) -> Any:
+def plain(data: Any) -> Any:
     """JSON knows no infinity: null stands for it."""
     if isinstance(data, float):
         return data if math.isfinite(data) else None
     if isinstance(data, Mapping):
-        return {str(k): _plain(v) for k, v in data.items()}
+        return {str(k): plain(v) for k, v in data.items()}
     if isinstance(data, list | tuple):
-        return [_plain(v) for v in data]
+        return [plain(v) for v in data]
     if hasattr(data, "item"):
-        return _plain(data.item())
+        return plain(data.item())
     return data
 
 

@@ -94,6 +94,11 @@ def _version(compiler: tuple[str, ...]) -> str:
     return found.stdout + found.stderr
 
 
+def compiler_version() -> str:
+    """The first line of what the compiler says of itself."""
+    return _version(tuple(_compiler())).partition("\n")[0].strip()
+
+
 @cache
 def processor() -> str:
     """What -march=native looks at, as text: a cache in a shared home must not serve another machine."""
