@@ -25,7 +25,7 @@ MOVES = frozenset(
     "dropout where masked_fill triu tril zeros ones full empty arange zeros_like ones_like full_like new_zeros "
     "new_ones new_full index_copy index_put scatter copy copy_ slice_scatter select_scatter pad constant_pad_nd "
     "as_strided argmax argmin eq ne lt le gt ge logical_and logical_or logical_not bitwise_and bitwise_or isnan "
-    "isinf max_pool1d max_pool2d relu neg abs sort topk unfold diagonal one_hot".split()
+    "__and__ __or__ isinf max_pool1d max_pool2d relu neg abs sort topk unfold diagonal one_hot".split()
 )
 """ATen ops that compute nothing that could round: their output must be exact."""
 

@@ -27,6 +27,8 @@ class ModelSpec:
     random_weights: int | None = None  # seed; no weights file is needed
     audio_context: int | None = None  # encoder positions (1500 of a full 30 s window); None: all
     size: str = ""  # of a model with random weights: "tiny" (default) or "micro" (2 layers of width 64, for tests)
+    text: tuple[str, ...] = ()  # prompts of a language model
+    tokens: tuple[tuple[int, ...], ...] = ()  # prompts as ids
 
 
 @dataclass(frozen=True)

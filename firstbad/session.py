@@ -58,7 +58,7 @@ def _family_of(folder: Path) -> str:
     family = config.get("model_type") or ("whisper" if (folder / "model.bin").is_file() else "")
     if not family:
         raise UsageError(f"`{folder}` holds no model: a folder with config.json and weights is meant")
-    return str(family)
+    return str(family) if str(family) in names("reference") else "causal"
 
 
 def prepare(spec: ModelSpec) -> tuple[ModuleType, Prepared]:

@@ -38,15 +38,14 @@ def capture_apart(kind: str, argument: str, prepared: Prepared, trace: Path, opt
     trace.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".apart-", dir=trace.parent) as scratch:
         folder = Path(scratch)
-        spec = {k: str(v) if isinstance(v, Path) else v for k, v in asdict(prepared.spec).items()}
         order = {
             "kind": kind,
             "argument": argument,
             "trace": str(trace.resolve()),
-            "spec": {**spec, "audio": None},
+            "spec": {**asdict(prepared.spec), "audio": None},
             "options": asdict(options),
         }
-        (folder / "order.json").write_text(json.dumps(order), "utf-8")
+        (folder / "order.json").write_text(json.dumps(order, default=str), "utf-8")
         np.savez(folder / "inputs.npz", **cast("dict[str, Any]", dict(prepared.inputs)))
         try:
             done = subprocess.run(
@@ -92,10 +91,11 @@ def main(folder: Path) -> None:
     order = json.loads((folder / "order.json").read_text("utf-8"))
     answer: dict[str, Any]
     try:
-        _, prepared = prepare(ModelSpec(**order["spec"]))
+        _, prepared = prepare(ModelSpec(**_plain(order["spec"])))
         with np.load(folder / "inputs.npz") as inputs:
             prepared = replace(prepared, inputs={name: inputs[name] for name in inputs.files})
-        given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in order["options"].items()}
+        given = _plain(order["options"])
+        given["kernels"] = tuple(Path(k) for k in given["kernels"])
         adapter = load("probes", order["kind"])
         output: RunOutput = adapter.capture(order["argument"], prepared, Path(order["trace"]), CaptureOptions(**given))
         answer = {
@@ -108,6 +108,15 @@ def main(folder: Path) -> None:
     except FirstbadError as error:
         answer = {"error": str(error), "usage": isinstance(error, UsageError)}
     (folder / "answer.json").write_text(json.dumps(answer), "utf-8")
+
+
+def _plain(record: dict[str, Any]) -> dict[str, Any]:
+    """JSON's lists as the tuples that the records hold."""
+
+    def tupled(item: Any) -> Any:
+        return tuple(tupled(i) for i in item) if isinstance(item, list) else item
+
+    return {key: tupled(item) for key, item in record.items()}
 
 
 if __name__ == "__main__":

@@ -34,6 +34,7 @@ PRIVATE = {
     *("_unsafe_view", "_reshape_alias", "_reshape_copy", "_to_copy", "_softmax", "_log_softmax", "_safe_softmax"),
     *("_conj", "_stack", "_unsafe_index", "_unsafe_index_put", "_fused_rms_norm", "_adaptive_avg_pool2d"),
     *("_native_batch_norm_legit_no_training", "_scaled_dot_product_flash_attention_for_cpu", "_convolution"),
+    *("__and__", "__or__", "__xor__"),
     *("_scaled_dot_product_attention_math", "_weight_norm", "_prelu_kernel", "_thnn_fused_lstm_cell"),
 }
 """Ops with a leading underscore are internal (some crash on wrong sizes): these are met in recordings."""
