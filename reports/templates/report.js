@@ -335,11 +335,11 @@
     if (chosen) { write(); say(`${text("name", row)}, ${step}, ${text("verdict", row)}`); }
   };
   let cameFrom = null;
-  const inspect = (from) => {
+  const inspect = (from, behavior = "auto") => {
     if (state.row < 0) return;
     cameFrom = { element: from || document.activeElement, x: scrollX, y: scrollY };
     const panel = panels.get(state.row) || live;
-    $("#inspector").scrollIntoView({ block: "start" });
+    $("#inspector").scrollIntoView({ block: "start", behavior });
     panel.focus({ preventScroll: true });
   };
   const back = () => {
@@ -355,7 +355,9 @@
     const next = at < 0 ? 0 : Math.max(0, Math.min(order.length - 1, at + by));
     if (next >= shown) grow(next + 1);
     select(order[next]);
-    $(`tr[data-row="${order[next]}"]`, body)?.scrollIntoView({ block: "nearest" });
+    const line = $(`tr[data-row="${order[next]}"]`, body);
+    $("a", line)?.focus({ preventScroll: true });
+    line?.scrollIntoView({ block: "nearest" });
   };
   const up = () => {
     const many = d.sources[state.row] || [];
@@ -411,7 +413,7 @@
   form.q.value = state.q;
   form.all.checked = state.all;
   draw();
-  if (wanted !== undefined) { select(wanted); inspect(document.body); }
+  if (wanted !== undefined) { select(wanted); inspect(document.body, "instant"); }
   else if (firstBad !== undefined) select(firstBad, false);
   if (sheet && !sheet.complete) sheet.addEventListener("load", () => { if (state.row >= 0) select(state.row, state.chosen); });
   addEventListener("hashchange", () => {
