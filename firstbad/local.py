@@ -81,9 +81,10 @@ class Local:
     pools: Mapping[str, Pool]
 
 
-def kind_of(op: Op) -> str:
-    """The kind of op by which twin errors are pooled."""
-    return op.kind.rpartition(".")[0] or op.kind
+def kind_of(op: Op, length: int = 1) -> str:
+    """The kind of op by which twin errors are pooled; a region of several ops is no measure of a single one."""
+    kind = op.kind.rpartition(".")[0] or op.kind
+    return kind if length <= 1 else f"{kind} after others"
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,7 @@ class _Measured:
     sequential: Sequential | None
     exact: bool
     length: int
+    order: float
     cumulative: float
     cumulative_index: int
 
@@ -104,26 +106,31 @@ def measure(
     alignment: Alignment,
     executor: Executor,
     *,
+    judged: Callable[[Value], bool] = lambda _: True,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Local:
-    """Judges every aligned value of two traces. Reads both by memory map; holds one value of each at a time."""
+    """Judges every aligned value of two traces (of those, the `judged` ones: the others are only given to readers).
+
+    Reads both by memory map; holds one value of each at a time.
+    """
     measured, inputs = [], {}
     given = giver(reference, candidate, alignment)
     for pair in alignment.pairs:
         if pair.reference.kind == "input":
             own = pair.layout.apply(candidate.array(pair.candidate))
             inputs[pair.reference.step, pair.reference.name] = _equal(own, reference.array(pair.reference))
-    wanted = frozenset(p.reference.id for p in alignment.pairs if p.reference.op >= 0)
+    wanted = frozenset(p.reference.id for p in alignment.pairs if p.reference.op >= 0 and judged(p.reference))
+    u = max((ROUNDOFF.get(p.candidate.dtype, 0.0) for p in alignment.pairs), default=0.0) or ROUNDOFF["float32"]
     orders: dict[str, list[Sequential | None]] = {}
 
     def samples(op: Op) -> int:
         return SAMPLES if len(orders.get(op.name, ())) < ORDER_SITES else 0
 
-    for replayed in sweep(reference.graph, executor, given, wanted, samples=samples):
+    for replayed in sweep(reference.graph, executor, given, wanted, samples=samples, u=u):
         pair = alignment.by_reference[replayed.value.id]
         progress(pair.reference.name)
         measured.append(_measure(reference, candidate, pair, replayed, orders))
-    pooled = pools((kind_of(m.op), m.sums) for m in measured if not m.exact)
+    pooled = pools((kind_of(m.op, m.length), m.sums) for m in measured if not m.exact)
     return Local(tuple(_judged(reference.graph, measured, pooled)), inputs, pooled)
 
 
@@ -204,7 +211,7 @@ def _measure(
         known.append(None if replayed.exact else sequential_of(u, replayed))
     sequential = known[-1]
     cumulative, at = distance(array, reference.array(pair.reference))
-    return _Measured(pair, op, sums, sequential, replayed.exact, replayed.length, cumulative, at)
+    return _Measured(pair, op, sums, sequential, replayed.exact, replayed.length, replayed.order, cumulative, at)
 
 
 def _judged(graph: Graph, measured: list[_Measured], pooled: Mapping[str, Pool]) -> Iterator[Judged]:
@@ -220,8 +227,20 @@ def _judged(graph: Graph, measured: list[_Measured], pooled: Mapping[str, Pool])
                 yield judged
 
 
+def _in_order(m: _Measured) -> Sequential | None:
+    """The worst declared order, where the region's earlier ops may have summed in it too: so much noisier throughout."""
+    if m.order <= 1:
+        return m.sequential
+    own = m.sequential or Sequential(0.0, 0.0, 0.0)
+    return Sequential(
+        max(own.rms, m.order * m.sums.twin),
+        max(own.worst, m.order * m.sums.element_twin),
+        max(own.row, m.order * m.sums.rows.twin),
+    )
+
+
 def _judge(m: _Measured, pooled: Mapping[str, Pool], inherited: float) -> Judged:
-    floor_ = floor(m.sums, pooled.get(kind_of(m.op), Pool()), m.sequential)
+    floor_ = floor(m.sums, pooled.get(kind_of(m.op, m.length), Pool()), _in_order(m))
     # The floor is in units of u x condition; the twin links it to a relative error.
     relative = m.sums.twin_error * (floor_.whole / m.sums.twin) if m.sums.twin > 0 else ROUNDOFF["float32"]
     noise_floor = 0.0 if m.exact else relative

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from firstbad.alignment import Alignment
-from firstbad.graph import Graph, Op
+from firstbad.graph import Graph, Op, Value
 from firstbad.noise import ROUNDOFF
 from firstbad.replay import Executor, moves_only
 
@@ -38,15 +38,22 @@ def as_candidate(executor: Executor, reference: Graph, candidate: Graph, alignme
     low = {p.candidate.dtype for p in alignment.pairs if p.candidate.dtype in LOW}
     if not weights and not low:
         return executor
-    return _AsCandidate(executor, reference, alignment, weights)
+    return _AsCandidate(executor, reference, candidate, alignment, weights)
 
 
 class _AsCandidate:
     """See the protocol in firstbad/replay.py."""
 
-    def __init__(self, executor: Executor, reference: Graph, alignment: Alignment, weights: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        executor: Executor,
+        reference: Graph,
+        candidate: Graph,
+        alignment: Alignment,
+        weights: Mapping[str, str],
+    ) -> None:
         self._executor = executor
-        self._how = {op.id: how for op, how in _plan(reference, alignment)}
+        self._how = {op.id: how for op, how in _plan(reference, candidate, alignment)}
         self._lowest = max(
             (ROUNDOFF[p.candidate.dtype] for p in alignment.pairs if p.candidate.dtype in LOW), default=0
         )
@@ -96,18 +103,29 @@ class _AsCandidate:
         return self._rounded[value, wide]
 
 
-def _plan(graph: Graph, alignment: Alignment) -> list[tuple[Op, _How]]:
+def _plan(graph: Graph, candidate: Graph, alignment: Alignment) -> list[tuple[Op, _How]]:
     on_the_way: set[int] = set()
     plan = []
     for op in graph.ops:
         pair = next((alignment.by_reference[w] for w in op.writes if w in alignment.by_reference), None)
-        stored = pair.candidate.dtype if pair is not None and pair.candidate.dtype in ROUNDOFF else ""
+        kept = pair.candidate if pair is not None else _listed(graph, candidate, op)
+        stored = kept.dtype if kept is not None and kept.dtype in ROUNDOFF else ""
         inside = any(read.value in on_the_way for read in op.reads)
-        if pair is None and (inside or not moves_only(op)):
+        if kept is None and (inside or not moves_only(op)):
             on_the_way.update(op.writes)
         compute = "float32" if inside or stored not in LOW else stored
-        plan.append((op, _How(compute, stored if stored in LOW or pair is None else "float32")))
+        plan.append((op, _How(compute, stored if stored in LOW or kept is None else "float32")))
     return plan
+
+
+def _listed(graph: Graph, candidate: Graph, op: Op) -> Value | None:
+    """The candidate's value of this op where it has one whose content was not asked for."""
+    for written in op.writes:
+        value = graph.values[written]
+        found = candidate.by_key.get((value.step, value.name))
+        if found is not None:
+            return found
+    return None
 
 
 def rounded(array: NDArray[Any], dtype: str) -> NDArray[Any]:

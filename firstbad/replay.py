@@ -8,7 +8,7 @@ Leaves out the judging (noise.py) and the arithmetic (an Executor, made by the m
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -101,6 +101,7 @@ class Replayed:
     sequential: tuple[NDArray[Any], NDArray[Any]] | None  # sampled flat indices, values in the worst declared order
     exact: bool  # the region only moves values: nothing may differ
     length: int  # ops in the region that compute
+    order: float = 1.0  # how many times noisier the worst declared order makes what the region computes on the way
 
 
 @dataclass(frozen=True)
@@ -111,6 +112,7 @@ class _Known:
     twin: NDArray[Any]
     noise: float = 0.0  # relative size of its own rounding, in units of u; 0: it is the candidate's own
     length: int = 0
+    order: float = 1.0
 
 
 def sweep(
@@ -121,74 +123,115 @@ def sweep(
     *,
     dtype: str = "float32",
     samples: Callable[[Op], int] = lambda _: 512,
+    u: float = 2.0**-24,
 ) -> Iterator[Replayed]:
-    """Replays the whole reference graph once and yields each wanted value.
+    """Replays what the wanted values need of the reference graph, once, and yields each of them.
 
     `given(value)`: the array that stands for a value before it is replayed: the candidate's (in the reference's
     layout) or, for inputs and constants that the candidate has not, the reference's own; None: compute it.
     `samples(op)`: how many elements are computed in the worst declared order of summation; 0: none.
     `wanted`: ids of the values to be yielded; a wanted value is replayed from its inputs, then given to its readers.
+    `u`: unit roundoff of the candidate's dtype, in which the noise of what is computed on the way is counted.
     """
-    left = {value: len(ops) for value, ops in graph.readers.items()}
-    known: dict[int, _Known] = {}
+    ops = _needed(graph, given, wanted)
+    left: dict[int, int] = {}
+    for op in ops:
+        for read in op.reads:
+            left[read.value] = left.get(read.value, 0) + 1
+    running = _Sweep(graph, executor, given, wanted, dtype, samples, u)
+    for op in ops:
+        yield from running.execute(op)
+        for written in op.writes:
+            if written not in left:
+                running.known.pop(written, None)
+        for read in op.reads:
+            left[read.value] -= 1
+            if left[read.value] <= 0:
+                running.known.pop(read.value, None)
 
-    def look_up(value: int) -> _Known | None:
-        if value not in known:
-            array = given(graph.values[value])
+
+def _needed(graph: Graph, given: Callable[[Value], NDArray[Any] | None], wanted: frozenset[int]) -> list[Op]:
+    """The ops that the wanted values follow from, back to what is given, in execution order."""
+    producer = {written: op for op in graph.ops for written in op.writes}
+    found: set[int] = set()
+    stack = [producer[value] for value in wanted if value in producer]
+    seen = set(wanted)
+    while stack:
+        op = stack.pop()
+        if op.id in found:
+            continue
+        found.add(op.id)
+        for read in op.reads:
+            if read.value in seen or read.value not in producer:
+                continue
+            seen.add(read.value)
+            if given(graph.values[read.value]) is None:
+                stack.append(producer[read.value])
+    return [op for op in graph.ops if op.id in found]
+
+
+@dataclass(frozen=True)
+class _Sweep:
+    """One sweep under way: what is known so far, and how to go on."""
+
+    graph: Graph
+    executor: Executor
+    given: Callable[[Value], NDArray[Any] | None]
+    wanted: frozenset[int]
+    dtype: str
+    samples: Callable[[Op], int]
+    u: float
+    known: dict[int, _Known] = field(default_factory=dict)
+    orders: dict[str, float] = field(default_factory=dict)  # op's name → noise of its worst declared order
+
+    def execute(self, op: Op) -> Iterator[Replayed]:
+        """Runs one op in both precisions; its values are known afterwards."""
+        inputs = {r.value: k for r in op.reads if r.value >= 0 and (k := self._look_up(r.value)) is not None}
+        exact = moves_only(op)
+        shared = all(k.precise is k.twin for k in inputs.values())
+        noise = max((k.noise for k in inputs.values()), default=0.0)
+        order = max((k.order for k in inputs.values()), default=1.0)
+        length = max((k.length for k in inputs.values()), default=0) + (not exact)
+        precise_inputs = {i: k.precise for i, k in inputs.items()}
+        twin_inputs = {i: k.twin for i, k in inputs.items()}
+        if exact and shared:
+            precise = twin = self.executor.run(op, precise_inputs, self.dtype)
+        else:
+            precise = self.executor.run(op, precise_inputs, "float64")
+            twin = self.executor.run(op, twin_inputs, self.dtype)
+        for n, written in enumerate(op.writes):
+            value = self.graph.values[written]
+            if written in self.wanted:
+                scale = sequential = None
+                if not exact and n == 0:
+                    scale = _with_noise(self.executor.scale(op, precise_inputs, precise[n]), noise)
+                    sampled = self.samples(op)
+                    sequential = self.executor.sequential(op, twin_inputs, sampled, written) if sampled else None
+                yield Replayed(value, precise[n], twin[n], scale, sequential, exact and noise == 0, length, order)
+            own = self.given(value)
+            if own is not None:
+                self.known[written] = _Known(own, own)
+            elif exact:
+                self.known[written] = _Known(precise[n], twin[n], noise, length, order)
+            else:
+                made = _Known(precise[n], twin[n], _measured(precise[n], twin[n], self.u), length)
+                own_order = self._order(op, twin_inputs, made, written) if n == 0 else 1.0
+                self.known[written] = replace(made, order=max(order, own_order))
+
+    def _look_up(self, value: int) -> _Known | None:
+        if value not in self.known:
+            array = self.given(self.graph.values[value])
             if array is None:
                 return None
-            known[value] = _Known(array, array)
-        return known[value]
+            self.known[value] = _Known(array, array)
+        return self.known[value]
 
-    for op in graph.ops:
-        inputs = {r.value: k for r in op.reads if r.value >= 0 and (k := look_up(r.value)) is not None}
-        if any(w in wanted or left.get(w, 0) > 0 for w in op.writes):
-            yield from _execute(graph, executor, op, inputs, given, wanted, known, dtype, samples)
-        for read in {r.value for r in op.reads}:
-            left[read] = left.get(read, 1) - sum(r.value == read for r in op.reads)
-            if left[read] <= 0:
-                known.pop(read, None)
-
-
-def _execute(
-    graph: Graph,
-    executor: Executor,
-    op: Op,
-    inputs: Mapping[int, _Known],
-    given: Callable[[Value], NDArray[Any] | None],
-    wanted: frozenset[int],
-    known: dict[int, _Known],
-    dtype: str,
-    samples: Callable[[Op], int],
-) -> Iterator[Replayed]:
-    exact = moves_only(op)
-    shared = all(k.precise is k.twin for k in inputs.values())
-    noise = max((k.noise for k in inputs.values()), default=0.0)
-    length = max((k.length for k in inputs.values()), default=0) + (not exact)
-    precise_inputs = {i: k.precise for i, k in inputs.items()}
-    twin_inputs = {i: k.twin for i, k in inputs.items()}
-    if exact and shared:
-        precise = twin = executor.run(op, precise_inputs, dtype)
-    else:
-        precise = executor.run(op, precise_inputs, "float64")
-        twin = executor.run(op, twin_inputs, dtype)
-    for n, written in enumerate(op.writes):
-        value = graph.values[written]
-        own = given(value)
-        scale = None
-        if not exact and (written in wanted or own is None):
-            scale = executor.scale(op, precise_inputs, precise[n]) if n == 0 else None
-            scale = _with_noise(scale, noise)
-        if written in wanted:
-            sampled = samples(op) if n == 0 and not exact else 0
-            sequential = executor.sequential(op, twin_inputs, sampled, written) if sampled else None
-            yield Replayed(value, precise[n], twin[n], scale, sequential, exact and noise == 0, length)
-        if own is not None:
-            known[written] = _Known(own, own)
-        elif exact:
-            known[written] = _Known(precise[n], twin[n], noise, length)
-        else:
-            known[written] = _Known(precise[n], twin[n], _relative(scale, precise[n]), length)
+    def _order(self, op: Op, inputs: Mapping[int, NDArray[Any]], made: _Known, written: int) -> float:
+        """The worst declared order's noise against the twin's, on samples; at later sites that of the last looked at."""
+        count = self.samples(op)
+        if count or op.name not in self.orders:
+            self.orders[op.name] = _order(self.executor.sequential(op, inputs, count or 512, written), made, self.u)
+        return self.orders[op.name]
 
 
 def _with_noise(scale: NDArray[np.float32] | None, noise: float) -> NDArray[np.float32] | None:
@@ -199,13 +242,30 @@ def _with_noise(scale: NDArray[np.float32] | None, noise: float) -> NDArray[np.f
         return np.asarray(scale * np.float32(1 + noise), np.float32)
 
 
-def _relative(scale: NDArray[np.float32] | None, output: NDArray[Any]) -> float:
-    """Rounding of a value computed on the way, relative to its size, in units of u."""
-    if scale is None or output.size == 0 or not np.issubdtype(output.dtype, np.floating):
+def _measured(precise: NDArray[Any], twin: NDArray[Any], u: float) -> float:
+    """Rounding of a value computed on the way: the twin's own, relative to the value's size, in units of u.
+
+    Measured and not bounded: a bound is multiplied by |x||w| / |xw| at every op, and says nothing after a few of them.
+    """
+    if precise.size == 0 or not np.issubdtype(precise.dtype, np.floating):
         return 1.0
-    numbers = np.abs(output) < MASKED
-    size = float(np.linalg.norm(np.where(numbers, output, 0).astype(np.float64).ravel()))
-    if size == 0 or not np.isfinite(size):
+    error, size = _rms_of(precise, twin)
+    return max(1.0, error / (u * size)) if size > 0 and np.isfinite(error) else 1.0
+
+
+def _order(sampled: tuple[NDArray[Any], NDArray[Any]] | None, made: _Known, u: float) -> float:
+    """The worst declared order's error over the noise of the value, on sampled elements; at least 1."""
+    if sampled is None or made.precise.size == 0:
         return 1.0
-    own = np.where(numbers, np.broadcast_to(scale, output.shape), 0).astype(np.float64)
-    return float(np.linalg.norm(own.ravel())) / size
+    at, values = sampled
+    error, size = _rms_of(np.asarray(made.precise).reshape(-1)[at], values)
+    return max(1.0, error / (u * size * made.noise)) if size > 0 and np.isfinite(error) else 1.0
+
+
+def _rms_of(precise: NDArray[Any], other: NDArray[Any]) -> tuple[float, float]:
+    """(norm of the difference, norm of the value), over what are numbers and no masks."""
+    flat = np.asarray(precise, np.float64).ravel()
+    numbers = np.abs(flat) < MASKED  # a NaN is none
+    flat = np.where(numbers, flat, 0.0)
+    difference = np.where(numbers, np.asarray(other).ravel() - flat, 0.0)
+    return float(np.linalg.norm(difference)), float(np.linalg.norm(flat))
