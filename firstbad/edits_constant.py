@@ -209,8 +209,13 @@ def _solved(case: Case, make: Make, start: float) -> Iterator[Edit]:
     if x == start or power <= 0:
         return
     spread = math.sqrt(best / max(1, int(number.sum())) / power)
-    if abs(x - start) < 5 * spread:
+    # One rounding may be shared by a whole row (of a mean, of a root), so that more elements do not help.
+    size = float(np.sum(y[number] ** 2))
+    spread = max(spread, case.u * math.sqrt(size / power)) if math.isfinite(size) else spread
+    if abs(x - start) < 2 * spread:
         return
+    if 0 < spread < x <= SIGMAS * spread:
+        spread = 0.99 * x / SIGMAS  # not nothing, if it need not be: an eps is seldom 0
     rounded = nice(x, max(SIGMAS * spread, 1e-9 * abs(start)))
     if rounded != start:
         yield make(rounded)
@@ -229,6 +234,8 @@ def nice(number: float, slack: float) -> float:
             return float(root**0.5)
         if root**0.5 > number > 1.2:
             break
+    if number > 0 and abs(10.0 ** round(math.log10(number)) - number) <= slack:
+        return float(f"1e{round(math.log10(number))}")
     for digits in range(1, 16):
         short = float(f"{number:.{digits - 1}e}")
         if abs(short - number) <= slack:

@@ -23,7 +23,7 @@ class Form:
 
     centred: bool = True  # the mean is subtracted from what is scaled
     second: str = "variance"  # "variance"; "unbiased" by D - 1; "square": the mean square; "deviation": mean |x - m|
-    eps: str = "inside"  # the root; "outside"; "no"
+    eps: str = "inside"  # the root; "outside"
     squared: bool = False  # divided by the variance instead of its root
     scaled: bool = True  # divided at all
 
@@ -34,7 +34,6 @@ FORMS = {
     "the mean is subtracted, the mean square is divided by": Form(second="square"),
     "sample variance (D - 1)": Form(second="unbiased"),
     "eps outside the root": Form(eps="outside"),
-    "no eps": Form(eps="no"),
     "division by the variance, not its root": Form(squared=True),
     "no division by the deviation": Form(scaled=False),
     "mean absolute deviation": Form(second="deviation"),
