@@ -89,7 +89,7 @@ def open_material(folder: Path) -> Iterator[Material]:
     with ExitStack() as stack:
         for side in ("reference", "candidate"):
             traces[side] = None
-            path = _find(folder, str(data["files"].get(side, f"{side}.h5")))
+            path = _find(folder, data["files"], f"{side}.h5", side)
             try:
                 traces[side] = stack.enter_context(open_trace(path))
             except CompareError as error:
@@ -97,24 +97,31 @@ def open_material(folder: Path) -> Iterator[Material]:
         yield Material(folder, data, traces["reference"], traces["candidate"], tuple(missing))
 
 
-def _find(folder: Path, written: str) -> Path:
-    """A trace lies where the result says; or beside it, where the folder was moved."""
-    beside = folder / Path(written).name
-    return beside if beside.is_file() else Path(written)
+def _find(folder: Path, files: Mapping[str, str], name: str, side: str) -> Path:
+    """Where a trace is now: in the folder if it was written there, wherever that has been moved to, or where it was."""
+    written = Path(files.get(side, folder / name))
+    beside = folder / written.name
+    home = Path(files["report"]).parent if "report" in files else None
+    if written.parent == home or not written.is_file():
+        return beside
+    return written
 
 
 def kinds() -> list[str]:
-    """The reports that are files."""
-    return [name for name in names("reports") if hasattr(load("reports", name), "FILE")]
+    """The reports of a folder that are files (those of a gate say so with GATE)."""
+    return [name for name in names("reports") if _of_a_folder(load("reports", name))]
+
+
+def _of_a_folder(module: ModuleType) -> bool:
+    return hasattr(module, "FILE") and not getattr(module, "GATE", False)
 
 
 def room_of(kind: str) -> ModuleType:
     """The module of a report that is a file; a user's own .py file may leave FILE out."""
     module = load("reports", kind)
-    if not hasattr(module, "FILE") and not kind.endswith(".py"):
-        raise UsageError(
-            f"`{kind}` is no report in a file: choose {', '.join(kinds())}, or a path to your own .py file"
-        )
+    if not _of_a_folder(module) and not kind.endswith(".py"):
+        known = ", ".join(kinds())
+        raise UsageError(f"`{kind}` is no report of an output folder: choose {known}, or a path to your own .py file")
     return module
 
 

@@ -26,6 +26,7 @@ FULL_ELEMENTS = 45_000_000  # of each side
 SMALL_VALUES = 480
 SMALL_ELEMENTS = 30_000_000
 SMALL_LARGEST = 1_000_000  # elements of one value
+SMALL_FREE = 20_000  # so small that it does not count
 SMALL_SIZE = 16
 
 
@@ -119,11 +120,11 @@ def _thumbnails(material: Material, rows: Rows, faults: Sequence[Row]) -> Thumbn
         if len(pictures) >= SMALL_VALUES:
             break
         size = _size(row)
-        if row.index in places or size < 2 or size > min(budget, SMALL_LARGEST):
+        if row.index in places or size < 2 or (size > SMALL_FREE and size > min(budget, SMALL_LARGEST)):
             continue
         both = _arrays(material, row)
         if both is not None:
-            budget -= size
+            budget -= size if size > SMALL_FREE else 0
             places[row.index] = len(pictures)
             pictures.append(triptych(pool(*both, SMALL_SIZE)))
     if not pictures:

@@ -115,7 +115,7 @@ def data(
         "test": numbers([row.test for row in rows.all]),
         "local": [_short(row.local) for row in rows.all],
         "floor": [_short(row.floor) for row in rows.all],
-        "times": [_short(row.times) for row in rows.all],
+        "times": [_short(row.times, 7) for row in rows.all],
         "cumulative": [_short(row.cumulative) for row in rows.all],
         "allowed": [_short(row.allowed) for row in rows.all],
         "colour": "".join(str(row.colour) for row in rows.all),
@@ -135,8 +135,8 @@ def data(
     return Markup(text.replace("&", r"\u0026").replace("<", r"\u003c").replace(">", r"\u003e"))
 
 
-def _short(x: float) -> float | int | None:
-    """Three digits are enough to sort and to show; null for infinite."""
+def _short(x: float, digits: int = 5) -> float | int | None:
+    """Enough digits to sort by and to round as the page itself does; null for infinite."""
     if not math.isfinite(x):
         return None
-    return float(f"{x:.3g}") if x else 0
+    return float(f"{x:.{digits}g}") if x else 0

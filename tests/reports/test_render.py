@@ -166,6 +166,16 @@ def test_without_the_traces(tmp_path: Path) -> None:
         write_report(folder, kind)
 
 
+def test_traces_that_lie_elsewhere(tmp_path: Path) -> None:
+    """`compare -o` into a folder that holds the traces of another run."""
+    made(tmp_path / "a")
+    made(tmp_path / "b", fault="")
+    (tmp_path / "b" / "result.json").write_text((tmp_path / "a" / "result.json").read_text("utf-8"), "utf-8")
+    with open_material(tmp_path / "b") as material:
+        assert material.candidate is not None
+        assert material.candidate.path.parent.name == "a"
+
+
 def test_a_folder_that_was_moved(tmp_path: Path) -> None:
     made(tmp_path / "a").rename(tmp_path / "b")
     with open_material(tmp_path / "b") as material:
@@ -217,7 +227,7 @@ def test_the_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for words, message in (
         ([str(tmp_path / "none")], "run `firstbad diff` first"),
         ([str(folder), "--report", "htm"], "did you mean `html`?"),
-        ([str(folder), "--report", "terminal"], "`terminal` is no report in a file"),
+        ([str(folder), "--report", "terminal"], "`terminal` is no report of an output folder"),
         ([str(folder), "-o", str(tmp_path / "no" / "x.html")], "cannot write"),
     ):
         assert main(["report", *words]) == 2
