@@ -59,8 +59,11 @@ def material_of(comparison: Comparison) -> dict[str, Any]:
     """What a result must keep besides its columns, so that its values can be found and judged again from the folder.
 
     `allowed`: the limit of each row's cumulative error; `partners`: row → candidate value and layout, where these are
-    not simply those of the same name and shape.
+    not simply those of the same name and shape; `machine`: what rounding may depend on.
     """
+    from firstbad.machine import environment
+    from firstbad.run import CaptureOptions
+
     allowed, partners = [], {}
     for row, judged in enumerate(comparison.local.values):
         pair = judged.pair
@@ -69,7 +72,7 @@ def material_of(comparison: Comparison) -> dict[str, Any]:
         same_key = (pair.candidate.step, pair.candidate.name) == (pair.reference.step, pair.reference.name)
         if fields or not same_key:
             partners[str(row)] = [pair.candidate.id, fields]
-    return {"allowed": allowed, "partners": partners}
+    return {"allowed": allowed, "partners": partners, "machine": environment("", CaptureOptions(), {})}
 
 
 def _tuple(field: Any) -> Any:

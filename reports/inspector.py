@@ -104,11 +104,16 @@ def look(row: Row, reference: NDArray[Any], candidate: NDArray[Any], heads: int,
     groups, rows, columns = matrix(reference.shape)
     error = grid.by_row
     worst = tuple(_worst(reference, candidate, error))
+    channels_first = "conv" in row.op
     profiles = []
     if rows > 1:
-        profiles.append(_profile("by row", error.reshape(groups, rows).max(0)))
+        profiles.append(
+            _profile("by row (channel)" if channels_first else "by row", error.reshape(groups, rows).max(0))
+        )
     if columns > 1:
-        profiles.append(_profile("by column", grid.by_column))
+        # of scores both axes are positions
+        channel = not channels_first and groups == 1 and len(reference.shape) > 1
+        profiles.append(_profile("by column (channel)" if channel else "by column", grid.by_column))
     if groups > 1:
         profiles.append(_profile("by head" if groups == heads else "by group", error.reshape(groups, rows).max(1)))
     elif heads > 1 and "attn" in row.name and columns % heads == 0 and rows > 0:

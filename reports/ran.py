@@ -47,20 +47,15 @@ def lines_of(material: Material) -> list[tuple[str, list[Line]]]:
 
 
 def _run(result: Mapping[str, Any]) -> Iterator[Line]:
-    environment = result["environment"]
-    for key, label in (
-        ("firstbad", "firstbad"),
-        ("python", "Python"),
-        ("numpy", "NumPy"),
-        ("torch", "PyTorch"),
-        ("platform", "system"),
-        ("machine", "processor"),
-        ("cpu", "processor"),
-        ("features", "features"),
-        ("cores", "cores"),
-    ):
+    environment, machine = result["environment"], dict(result["extra"].get("machine", {}))
+    known = {"firstbad": "firstbad", "python": "Python", "numpy": "NumPy", "platform": "system", "cores": "cores"}
+    if "processor" not in machine:
+        known["machine"] = "processor"
+    for key, label in known.items():
         if environment.get(key):
             yield label, _text(environment[key])
+            machine.pop(key, None)
+    yield from ((key, str(data)) for key, data in machine.items() if (key, data) != ("threads", "all"))
     yield from ((side, str(path)) for side, path in result["files"].items())
 
 

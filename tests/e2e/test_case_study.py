@@ -38,6 +38,15 @@ def test_one_fault_with_its_cause(broken: tuple[int, dict]) -> None:  # type: ig
     assert set(verdicts) == {"culprit", "victim", "clean"}
 
 
+def test_the_page(broken: tuple[int, dict]) -> None:  # type: ignore[type-arg]
+    page = Path(broken[1]["files"]["report"])
+    assert page.name == "report.html"
+    assert page.stat().st_size < 5_000_000
+    text = page.read_text("utf-8")
+    assert f'id="value-{GUILTY}@encode"' in text
+    assert text.count('class="wire-is"') >= 1  # the wrong wire is drawn
+
+
 def test_the_transcripts(broken: tuple[int, dict]) -> None:  # type: ignore[type-arg]
     outputs = broken[1]["outputs"]
     assert outputs["candidate"]["text"].strip() == "Okay."

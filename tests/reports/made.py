@@ -37,10 +37,11 @@ def made(
     shape: tuple[int, ...] = (1, 12, 16),
     command: str = "firstbad diff --model whisper",
     death: str = "",
+    bare: bool = False,
 ) -> Path:
     """A folder with reference.h5, candidate.h5 and result.json. `fault` "" is a run that matches.
 
-    Each value reads the one before it. From the fault on, the values of its step are wrong by about their own size.
+    `bare`: an engine that records neither times nor addresses. Each value reads the one before it. From the fault on, the values of its step are wrong by about their own size.
     """
     folder.mkdir(parents=True, exist_ok=True)
     plan = [(step, name) for step, names in steps for name in names]
@@ -53,7 +54,7 @@ def made(
         if plan[i][0] == guilty_step:
             own[i] = own[i] + random.standard_normal(shape).astype(np.float32)
     for role, arrays in (("reference", values), ("candidate", own)):
-        _trace(folder / f"{role}.h5", role, plan, arrays, at if cause == "clobbered" else -1)
+        _trace(folder / f"{role}.h5", role, plan, arrays, at if cause == "clobbered" else -1, bare)
     save(_result(folder, plan, at, cause, text, shape, command, death), folder / "result.json")
     return folder
 
@@ -65,12 +66,13 @@ def _trace(
     with TraceWriter(path, role=role, engine="torch" if role == "reference" else "c", meta=meta) as writer:
         width = arrays[0].nbytes if arrays else 0
         for i, ((step, name), array) in enumerate(zip(plan, arrays, strict=True)):
-            place = 0x7F0000000000 + i % 3 * width
+            place = 0 if bare else 0x7F0000000000 + i % 3 * width
+            start = 0 if bare else 1000 * i + 1
             value = Value(i, step, name, "value", array.shape, "float32", op=i, address=place, extent=width, hash=i + 1)
             writer.value(value, array)
             read = Read(i - 1, "x", READ_CHANGED if i == clobbered else READ_OK, overwritten_by=(i - 2,))
             reads = (read if i == clobbered else replace(read, overwritten_by=()),) if i else ()
-            writer.op(Op(i, step, name, "linear", reads, (i,), {}, "kernels.c", 40 + i, 1000 * i + 1, 1000 * i + 900))
+            writer.op(Op(i, step, name, "linear", reads, (i,), {}, "kernels.c", 40 + i, start, start and start + 899))
         writer.outputs({"tokens": [1, 2], "text": ""})
 
 

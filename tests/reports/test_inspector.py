@@ -48,7 +48,7 @@ def test_profiles_name_where_it_is_largest() -> None:
     found = look(row("model.attn.q_proj", a.shape), a, b, 4, as_svg=False)
     assert [(p.title, p.at, p.count) for p in found.profiles] == [
         ("by row", 17, 30),
-        ("by column", 13, 24),
+        ("by column (channel)", 13, 24),
         ("by head", 2, 4),
     ]
     heads = look(

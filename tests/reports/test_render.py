@@ -155,6 +155,15 @@ def test_a_run_that_died(tmp_path: Path) -> None:
         assert "died before its first value" in write_report(empty, kind).read_text("utf-8")
 
 
+def test_an_engine_that_records_little(tmp_path: Path) -> None:
+    folder = made(tmp_path, bare=True, cause="unknown")
+    text = write_report(folder).read_text("utf-8")
+    assert 'id="time"' not in text
+    assert 'id="memory"' not in text
+    assert "Not explained" in text
+    assert "The candidate recorded no times." in write_report(folder, "worksheet").read_text("utf-8")
+
+
 def test_without_the_traces(tmp_path: Path) -> None:
     folder = made(tmp_path)
     (folder / "candidate.h5").unlink()
