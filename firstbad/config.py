@@ -25,7 +25,7 @@ import re
 import shlex
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +111,19 @@ def load(path: Path) -> Config:
         root / str(gate.get("baselines", "baselines")),
         tuple(case for name, own in cases.items() for case in _cases(name, own, root, f"[case.{name}] of `{path}`")),
     )
+
+
+def changed(config: Config | None, path: Path, model: str, candidate: str, baselines: Path | None) -> Config:
+    """The configuration with another model, candidate or folder of baselines; without a file one case of these."""
+    if config is None:
+        root = path.resolve().parent
+        config = Config(path.resolve(), root / "baselines", (GateCase("main", ModelSpec("whisper")),))
+    cases = config.cases
+    if model:
+        cases = tuple(replace(case, spec=replace(case.spec, model=model)) for case in cases)
+    if candidate:
+        cases = tuple(replace(case, candidate=candidate) for case in cases)
+    return Config(config.path, baselines.resolve() if baselines else config.baselines, cases)
 
 
 def select(config: Config, names: list[str]) -> tuple[GateCase, ...]:

@@ -79,6 +79,7 @@ def gate(
         started=started.isoformat(timespec="seconds"),
         commit=commit_of(config.folder),
         unused=unused(config),
+        extra={"config": config.path.name},
     )
     (folder / FILE).write_text(result.to_json() + "\n", "utf-8")
     return result

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import ModuleType
 
 from firstbad.errors import UsageError
 from firstbad.finding import GateResult

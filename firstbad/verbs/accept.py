@@ -9,7 +9,7 @@ from pathlib import Path
 
 from firstbad import options
 from firstbad.errors import EXIT_DIVERGED, UsageError
-from firstbad.verbs.gate import add_cases
+from firstbad.verbs.gate import add_cases, configuration
 
 HELP = "make or renew the baselines of the gate, or waive a known fault until a date"
 
@@ -32,9 +32,9 @@ def run(args: argparse.Namespace) -> int:
         if os.environ.get(name, "").lower() not in ("", "0", "false"):
             raise UsageError(f"accept does not run in CI (${name} is set): accept where you work, and commit the files")
 
-    from firstbad.config import load, select
+    from firstbad.config import select
 
-    config = load(args.config)
+    config = configuration(args)
     cases = select(config, args.cases)
     if args.fault or args.reason or args.until:
         return _waive(args, config.baselines, args.cases or ["*"])

@@ -5,8 +5,12 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from firstbad import options
+
+if TYPE_CHECKING:
+    from firstbad.config import Config
 
 HELP = (
     "run the cases of firstbad.toml against their committed baselines: fails on a fault or a worse error, not on noise"
@@ -31,6 +35,9 @@ def add_cases(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--config", type=Path, default=Path("firstbad.toml"), metavar="FILE", help="the cases (default: firstbad.toml)"
     )
+    parser.add_argument("--model", default="", metavar="MODEL", help="another model than the cases name")
+    parser.add_argument("--candidate", default="", metavar="KIND[:ARGUMENT]", help="another candidate")
+    parser.add_argument("--baselines", type=Path, metavar="DIR", help="another folder of baselines")
     parser.add_argument(
         "--inputs", type=options.positive, metavar="N", help="so many inputs only (default: the case's)"
     )
@@ -39,16 +46,27 @@ def add_cases(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def configuration(args: argparse.Namespace) -> Config:
+    """What the file says, and the options that change it."""
+    from firstbad.config import changed, load
+
+    asked = args.model or args.candidate
+    config = None if asked and not args.config.is_file() else load(args.config)
+    return changed(config, args.config, args.model, args.candidate, args.baselines)
+
+
 def run(args: argparse.Namespace) -> int:
-    from firstbad.config import load, select
+    from firstbad.config import select
     from firstbad.gate import gate
-    from firstbad.gate_reports import write_reports
+    from firstbad.gate_reports import room_of, write_reports
     from firstbad.progress import progress
     from firstbad.rooms import load as room
     from firstbad.theme import theme_for
 
-    config = load(args.config)
+    config = configuration(args)
     cases = select(config, args.cases)
+    for word in args.report:
+        room_of(word)
     with progress("firstbad gate") as tell:
         result = gate(
             config,

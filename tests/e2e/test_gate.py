@@ -139,7 +139,7 @@ def test_a_spoilt_baseline_is_one_line(case: Path, firstbad: Command) -> None:
 def test_accept_shows_and_writes_only_when_told(case: Path, firstbad: Command) -> None:
     path = Path("baselines/micro.jsonl")
     before = path.read_text()
-    write_case(case, extra="max_tokens = 1\n".replace("max_tokens", "growth"))
+    write_case(case, extra="growth = 1.5\n")
     said = firstbad("accept", "--jobs", 1, "--repeat", 1, "--inputs", 1)
     assert said.code == 0
     assert path.read_text() == before
@@ -185,3 +185,37 @@ def test_tokens_and_recordings_of_the_baseline(case: Path, firstbad: Command) ->
     assert code == 1
     assert set(kinds(result)) >= {"tokens", "input", "weights"}
     assert f"token 0 is {first.tokens[0]}, {first.tokens[0] + 1} in the baseline: no near-tie" in out
+
+
+def test_without_a_file_the_options_make_one_case(tmp_path: Path, firstbad: Command, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.chdir(tmp_path)
+    said = firstbad("gate", "--candidate", "cc", "--model", "no-such-model", "--jobs", 1)
+    assert said.code == 2
+    said = firstbad("gate")
+    assert said.code == 2
+    assert "cannot read `firstbad.toml`" in said.err
+
+
+def test_other_options_than_the_file(case: Path, firstbad: Command) -> None:
+    shutil.move("baselines", "elsewhere")
+    code, result, out = gate(firstbad, "--candidate", "c:wire.json", "--baselines", "elsewhere", "--inputs", 1)
+    assert code == 1
+    assert result["cases"][0]["repeats"] == 2
+    assert GUILTY in out
+
+
+def test_every_report_at_once(case: Path, firstbad: Command) -> None:
+    words = [
+        word
+        for name in ("junit", "sarif", "gitlab:q/quality.json", "github", "history:h.jsonl")
+        for word in ("--report", name)
+    ]
+    code, _, _ = gate(firstbad, "--inputs", 1, *words)
+    assert code == 0
+    for path in ("firstbad-out/junit.xml", "firstbad-out/firstbad.sarif", "q/quality.json", "firstbad-out/summary.md"):
+        assert Path(path).stat().st_size, path
+    gate(firstbad, "--inputs", 1, "--report", "history:h.jsonl")
+    assert Path("h.jsonl").read_text().count("\n") == 2  # it adds
+    said = firstbad("gate", "--report", "junt", "--inputs", 1, "--jobs", 1)
+    assert said.code == 2
+    assert "did you mean `junit`" in said.err
