@@ -41,7 +41,8 @@ def made(
 ) -> Path:
     """A folder with reference.h5, candidate.h5 and result.json. `fault` "" is a run that matches.
 
-    `bare`: an engine that records neither times nor addresses. Each value reads the one before it. From the fault on, the values of its step are wrong by about their own size.
+    `bare`: an engine that records neither times nor addresses.
+    Each value reads the one before it. From the fault on, the values of its step are wrong by about their own size.
     """
     folder.mkdir(parents=True, exist_ok=True)
     plan = [(step, name) for step, names in steps for name in names]
@@ -60,7 +61,7 @@ def made(
 
 
 def _trace(
-    path: Path, role: Any, plan: Sequence[tuple[str, str]], arrays: Sequence[np.ndarray], clobbered: int
+    path: Path, role: Any, plan: Sequence[tuple[str, str]], arrays: Sequence[np.ndarray], clobbered: int, bare: bool
 ) -> None:
     meta = {"model": "made", "config": {"encoder_attention_heads": 4}, "cflags": ["-O3"]}
     with TraceWriter(path, role=role, engine="torch" if role == "reference" else "c", meta=meta) as writer:
