@@ -118,6 +118,8 @@ def align(
             taken.add(partner.id)
 
     theirs = [v for v in candidate.values if bears(v)]
+    parts = {v.id: why for v in theirs if (why := part_of(candidate, v))}
+    taken.update(parts)
     for value, partner, layout in mapped.pairs(reference, candidate) if mapped else ():
         take(value, partner, "map", layout)
     own_names: dict[int, int] = {}
@@ -142,9 +144,12 @@ def align(
         for v in reference.values
         if bears(v) and v.id not in pairs
     )
-    alone = [v for v in theirs if v.id not in taken]
     left = [u.value for u in only_reference]
-    only_candidate = tuple(Unmatched(v, _why_candidate_alone(reference, v), _closest(v, left)) for v in alone)
+    only_candidate = tuple(
+        Unmatched(v, parts.get(v.id) or _why_candidate_alone(reference, v), "" if v.id in parts else _closest(v, left))
+        for v in theirs
+        if v.id in parts or v.id not in taken
+    )
     return Alignment(tuple(pairs[i] for i in sorted(pairs)), only_reference, only_candidate)
 
 
@@ -156,6 +161,13 @@ def bears(value: Value) -> bool:
 def held(value: Value) -> bool:
     """Whether its array is in the trace."""
     return bool(value.dataset) or value.same_as >= 0
+
+
+def part_of(candidate: Graph, value: Value) -> str:
+    """Why a value has no partner of its own, where its engine says so: it is a step on the way to another one."""
+    op = candidate.ops[value.op] if value.op >= 0 else None
+    whole = op.attrs.get("part_of", "") if op is not None else ""
+    return f"a part of {whole}" if whole else ""
 
 
 def _meant(names: Names, partner: Value, pairs: Mapping[int, Pair], refused: Mapping[int, str]) -> Value | None:

@@ -18,6 +18,7 @@ import numpy as np
 from firstbad.alignment import Arrays, How, Pair, bears, held
 from firstbad.graph import Graph, Value
 from firstbad.layout import NEAR, Layout, best, best_part, by_shape, distance
+from firstbad.noise import ROUNDOFF
 from firstbad.replay import Executor, moves_only
 from firstbad.sketch import Sketch, similar, sketch
 
@@ -55,6 +56,7 @@ class Matcher:
         self._sketches: dict[int, Sketch] = {}
         self._partner = {p.candidate.id: p.reference.id for p in pairs.values()}
         self._behind: dict[int, bool] = {}  # reference id → whether the candidate's value follows from what was guessed
+        self._loose = False  # whether contents may differ by more than rounding
 
     @property
     def leftovers(self) -> list[Value]:
@@ -74,7 +76,13 @@ class Matcher:
         for _ in range(PLACED):
             self._predict(executor)
             if not self.leftovers or not self._place(executor):
-                return
+                break
+        self._loose = True  # an engine of another arithmetic: the nearest
+        self._predict(executor)
+
+    def _near(self, other: Value) -> float:
+        """Relative distance under which a candidate's value is what was looked for."""
+        return NEAR if self._loose else math.sqrt(ROUNDOFF.get(other.dtype, ROUNDOFF["float32"]))
 
     def _match(self, value: Value, array: NDArray[Any], how: How) -> bool:
         """Looks for the one leftover with this content."""
@@ -101,9 +109,9 @@ class Matcher:
     def _fit(self, value: Value, array: NDArray[Any], mine: Sketch, other: Value) -> tuple[Layout, float] | None:
         size, theirs = math.prod(value.shape), math.prod(other.shape)
         if theirs == size and similar(mine, self._sketch(other)):
-            return best(value.shape, self.candidate_array(other), array)
+            return best(value.shape, self.candidate_array(other), array, near=self._near(other))
         if theirs > size > 1 and len(other.shape) <= 4:
-            return best_part(value.shape, self.candidate_array(other), array)
+            return best_part(value.shape, self.candidate_array(other), array, near=self._near(other))
         return None
 
     def _sketch(self, value: Value) -> Sketch:
@@ -157,10 +165,10 @@ class Matcher:
         if pair is not None:
             if from_guess and np.issubdtype(array.dtype, np.floating):
                 own = self.candidate_array(pair.candidate)
-                self._behind[written] = distance(pair.layout, own, array) <= NEAR
+                self._behind[written] = distance(pair.layout, own, array) <= self._near(pair.candidate)
             return
         known[written] = array
-        if bears(value) and np.issubdtype(array.dtype, np.floating) and value.same_as < 0:
+        if bears(value) and held(value) and np.issubdtype(array.dtype, np.floating) and value.same_as < 0:
             array = np.asarray(array, np.float32)
             if self._match(value, array, "predicted"):
                 del known[written]
@@ -198,7 +206,7 @@ class Matcher:
             if options:
                 undecided.append((value, options))
         for value, options in undecided[:1]:  # what comes after it may be wrong only because of it
-            other = self._at_its_place(value, options)
+            other = self._at_its_place(value, options, alone=len(undecided) == 1)
             if other is not None:
                 layouts = by_shape(value.shape, other.shape)
                 wanted, array = self.reference_array(value), self.candidate_array(other)
@@ -257,7 +265,8 @@ class Matcher:
             return False
         pair = self.pairs.get(target)
         if pair is not None:
-            return distance(pair.layout, self.candidate_array(pair.candidate), array) <= NEAR
+            apart = distance(pair.layout, self.candidate_array(pair.candidate), array)
+            return apart <= self._near(pair.candidate)
         value, mine = self.reference.values[target], sketch(array)
         return mine.telling and any(
             other.id != option.id and other.step == value.step and self._fit(value, array, mine, other) is not None
@@ -310,17 +319,17 @@ class Matcher:
                         stack.append(written)
         return found
 
-    def _at_its_place(self, value: Value, options: list[Value]) -> Value | None:
-        """The one option that was made from the same values, or, without edges, between the same ones."""
+    def _at_its_place(self, value: Value, options: list[Value], *, alone: bool) -> Value | None:
+        """The one option that was made from the same values; without edges only where nothing else is open."""
         mine = _boundary(self.reference, value, lambda i: i in self.pairs)
         behind = self._after(value)
         fitting = []
         for other in options:
             if other.op >= 0 and self.candidate.ops[other.op].reads:
                 theirs = _boundary(self.candidate, other, lambda i: i in self._partner)
-                if {self._partner[i] for i in theirs} == mine:
+                if mine and {self._partner[i] for i in theirs} == mine:
                     fitting.append(other)
-            elif self._between(other, mine, behind):
+            elif alone and len(options) == 1 and self._between(other, mine, behind):
                 fitting.append(other)
         return fitting[0] if len(fitting) == 1 else None
 

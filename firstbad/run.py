@@ -49,6 +49,7 @@ class Prepared:
     notes: tuple[str, ...] = ()  # decisions the user should see: "clip of 41.0 s cut to 30.0 s"
     spec: ModelSpec = field(default_factory=lambda: ModelSpec("whisper"))
     model_object: Any = None  # the loaded reference module; candidates never touch it
+    vocabulary: Callable[[], Sequence[bytes]] | None = None  # the bytes of each token before the special ones, by id
 
 
 @dataclass(frozen=True)

@@ -65,6 +65,7 @@ class Loaded:
     suppress: tuple[int, ...]
     begin_suppress: tuple[int, ...]
     text: Callable[[Sequence[int]], str]
+    vocabulary: Callable[[], Sequence[bytes]] | None = None
 
 
 def load(spec: ModelSpec) -> Loaded:
@@ -282,6 +283,7 @@ def _with_tokens(
         "<|notimestamps|>": 50362 if english else 50364 if later else 50363,
     }
     text: Callable[[Sequence[int]], str] = _ids_as_text
+    vocabulary = None
     if tokenizer is not None and tokenizer.is_file():
         from tokenizers import Tokenizer
 
@@ -292,11 +294,21 @@ def _with_tokens(
         ids = {word: known.token_to_id(word) or i for word, i in ids.items()}
 
         text = partial(_decoded, known)
+        vocabulary = partial(_token_bytes, known, min(ids.values()))
     language = () if english else (ids["<|en|>"], ids["<|transcribe|>"])
     prompt, eos = (ids["<|startoftranscript|>"], *language, ids["<|notimestamps|>"]), ids["<|endoftext|>"]
     if max(*prompt, eos, *suppress, *begin, 0) >= V:
         raise UsageError(f"the tokens of {name} do not fit its vocabulary of {V}: is it a Whisper?")
-    return Loaded(model, name, source, prompt, eos, suppress, begin, text)
+    return Loaded(model, name, source, prompt, eos, suppress, begin, text, vocabulary)
+
+
+def _token_bytes(tokenizer: Any, first_special: int) -> list[bytes]:
+    """GPT-2's tokens are written with a printable character for each byte: its own where it has one, else from 256 on."""
+    printable = [b for b in range(256) if chr(b).isprintable() and b != 32]
+    code = {chr(b): b for b in printable}
+    code |= {chr(256 + n): b for n, b in enumerate(b for b in range(256) if b not in printable)}
+    words = [str(tokenizer.id_to_token(i) or "") for i in range(first_special)]
+    return [bytes(code[c] for c in word if c in code) for word in words]
 
 
 def _decoded(tokenizer: Any, ids: Sequence[int]) -> str:

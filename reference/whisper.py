@@ -60,6 +60,7 @@ def prepare(spec: ModelSpec) -> Prepared:
         notes=tuple(notes),
         spec=spec,
         model_object=model,
+        vocabulary=loaded.vocabulary,
     )
 
 

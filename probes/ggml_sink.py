@@ -1,0 +1,166 @@
+"""From the shim's records to a trace: nodes under the reference's names, weights under the parameters' names.
+
+Stands where a TraceWriter is expected (stream.py). A graph is announced before its nodes run, so everything is named
+as it comes and goes straight to the file. Leaves out how names are found (ggml_names.py, ggml_weights.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from firstbad.errors import CompareError
+from firstbad.graph import Kind, Op, Value
+from firstbad.run import Prepared
+from firstbad.trace import TraceWriter
+
+from .ggml_graph import GgmlGraph, parse
+from .ggml_names import Caches, Named, Namer
+from .ggml_weights import WeightNames
+
+GRAPH = "ggml.graph"
+INPUTS = {"mel": "input_features", "embd": "decoder_input_ids"}
+"""Inputs that the reference has too; any other is a constant."""
+
+
+class GgmlSink:
+    """Takes what a Recording writes. `ids`: the tokens of each graph that was fed some, in order."""
+
+    def __init__(self, writer: TraceWriter, prepared: Prepared, wanted: Callable[[str], bool]) -> None:
+        self.ids: list[tuple[int, ...]] = []
+        self.graphs: list[GgmlGraph] = []
+        self._writer = writer
+        self._prepared = prepared
+        self._wanted = wanted
+        self._weights = WeightNames(prepared.weights)
+        self._caches = Caches()
+        self._named: Mapping[int, Named] = {}
+        self._step = ""
+        self._out: dict[int, int] = {}  # id of the stream → of the trace
+        self._waiting: dict[int, Value] = {}  # leaf → value, until its graph is announced
+        self._arrays: dict[int, np.ndarray] = {}
+        self._values = 0
+        self._ops = 0
+        self._types: dict[int, str] = {}
+
+    def value(self, v: Value, array: np.ndarray | None) -> Value:
+        if v.name == GRAPH:
+            if array is None:
+                raise CompareError("the ggml shim announced a graph without its content")
+            self._announced(v.step, array.tobytes())
+        elif v.kind in ("weight", "input"):
+            leaf = int(v.name.rpartition(".")[2])
+            self._waiting[leaf] = v
+            if array is not None:
+                self._arrays[leaf] = array
+        else:
+            self._node(v, array)
+        return v
+
+    def op(self, op: Op) -> None:
+        node = self.graphs[-1].nodes[op.line]
+        named = self._named.get(node.number, Named())
+        attrs: dict[str, Any] = {"node": node.number, "type": node.type, "params": list(node.params)}
+        attrs |= {"graph": op.step, "shape": list(node.ne)}
+        if node.name:
+            attrs["called"] = node.name
+        if named.part_of:
+            attrs["part_of"] = named.part_of
+        if named.arithmetic:
+            attrs["arithmetic"] = named.arithmetic
+        reads = tuple(
+            replace(
+                r,
+                value=self._out.get(r.value, -1),
+                overwritten_by=tuple(self._out.get(i, -1) for i in r.overwritten_by),
+            )
+            for r in op.reads
+        )
+        self._writer.op(
+            replace(
+                op,
+                id=self._ops,
+                step=named.step or self._step,
+                name=named.name or self._placeholder(node.number),
+                kind=node.op.lower(),
+                reads=reads,
+                writes=tuple(self._out[w] for w in op.writes if w in self._out),
+                attrs={**op.attrs, **attrs},
+                file="",
+                line=0,
+            )
+        )
+        self._ops += 1
+
+    def as_read(self, op_id: int, slot: str, array: np.ndarray, dtype: str = "") -> str:
+        del op_id  # the stream counts as we do: every op goes on
+        return self._writer.as_read(self._ops, slot, array, dtype)
+
+    def _announced(self, step: str, text: bytes) -> None:
+        known = self.graphs[-1].leaves if self.graphs else {}
+        graph = parse(step, text, known)
+        self.graphs.append(graph)
+        fed = [leaf for leaf in graph.feeds if leaf.type == "i32" and _looked_up(graph, leaf.number, self._prepared)]
+        if fed and fed[0].number in self._arrays:
+            self._step = f"decode.{len(self.ids) - 1}" if self.ids else "prefill"
+            self.ids.append(tuple(int(i) for i in self._arrays[fed[0].number].reshape(-1)))
+        elif not self.ids:
+            self._step = "encode"
+        else:
+            self._step = f"{graph.step}"
+        self._weights.learn(graph, {leaf: v.hash for leaf, v in self._waiting.items() if v.kind == "weight"})
+        for number, v in self._waiting.items():
+            self._leaf(number, v, graph, is_ids=bool(fed) and number == fed[0].number)
+        self._waiting.clear()
+        self._arrays.clear()
+        self._named = Namer(graph, self._weights.names, self._caches, self._step).run()
+
+    def _leaf(self, number: int, v: Value, graph: GgmlGraph, *, is_ids: bool) -> None:
+        leaf = graph.leaves[number]
+        if v.kind == "weight":
+            name = self._weights.names.get(number, f"weight.{leaf.name or number}")
+            own = self._prepared.weights.get(name)
+            same_size = own is not None and own.size == math.prod(leaf.ne)
+            quantised = leaf.type not in ("f32", "f16", "bf16", "f64")
+            self._put(
+                replace(v, step="weights", name=name, hash=v.hash if same_size and not quantised else 0),
+                None,
+                dtype=leaf.type if quantised else v.dtype,
+            )
+            return
+        name = "decoder_input_ids" if is_ids else INPUTS.get(leaf.name, leaf.name or f"input.{number}")
+        kind: Kind = "input" if is_ids or leaf.name in INPUTS else "constant"
+        self._put(replace(v, step=self._step, name=name, kind=kind), self._arrays.get(number))
+
+    def _node(self, v: Value, array: np.ndarray | None) -> None:
+        number = int(v.name[1:])
+        named = self._named.get(number, Named())
+        name = named.name or self._placeholder(number)
+        self._put(replace(v, step=named.step or self._step, name=name, op=self._ops), array)
+
+    def _placeholder(self, number: int) -> str:
+        graph = self.graphs[-1]
+        return f"{graph.step}.node_{number}.{graph.nodes[number].op.lower()}"
+
+    def _put(self, v: Value, array: np.ndarray | None, dtype: str = "") -> None:
+        self._out[v.id] = self._values
+        reason = v.reason
+        if array is not None and not self._wanted(v.step):
+            array, reason = None, "step not selected"
+        self._writer.value(replace(v, id=self._values, dtype=dtype or v.dtype, reason=reason), array)
+        self._values += 1
+
+
+def _looked_up(graph: GgmlGraph, leaf: int, prepared: Prepared) -> bool:
+    """Whether the leaf's numbers choose rows of the table of tokens: the largest of those that are looked into."""
+    rows = prepared.config.get("vocab_size", 0)
+    for node in graph.nodes:
+        if node.op == "GET_ROWS":
+            table, chosen = graph.leaf(node.sources[0]), graph.leaf(node.sources[1])
+            if chosen is not None and chosen.number == leaf and table is not None and table.ne[1] == rows:
+                return True
+    return False
