@@ -35,12 +35,18 @@ def _split(word: str) -> tuple[str, str]:
     return name, path
 
 
-def _write(gate: GateResult, name: str, file: str, folder: Path) -> Path:
+def room_of(word: str) -> ModuleType:
+    """The module of a report NAME[:FILE]; UsageError where there is none, said before anything is run."""
+    name, _ = _split(word)
     room = load("reports", name)
     if not name.endswith(".py") and not hasattr(room, "GATE"):
-        raise UsageError(
-            f"`{name}` is no report of a gate: choose {', '.join(kinds())}, or a path to your own .py file"
-        )
+        known = ", ".join(kinds())
+        raise UsageError(f"`{name}` is no report of a gate: choose {known}, or a path to your own .py file")
+    return room
+
+
+def _write(gate: GateResult, name: str, file: str, folder: Path) -> Path:
+    room = room_of(name)
     content = room.render(gate)
     data = content if isinstance(content, bytes) else str(content).encode("utf-8", "replace")
     path = Path(file) if file else folder / getattr(room, "FILE", f"{Path(name).stem}.txt")

@@ -46,14 +46,15 @@ def render(gate: GateResult) -> str:
             for kind in used
         ],
     }
+    invocation: dict[str, Any] = {"executionSuccessful": True, "exitCode": gate.exit_code}
+    if gate.command:
+        invocation["commandLine"] = gate.command
     run = {
         "tool": {"driver": driver},
         "columnKind": "utf16CodeUnits",
-        "invocations": [{"executionSuccessful": True, "commandLine": gate.command, "exitCode": gate.exit_code}],
+        "invocations": [invocation],
         "results": [_result(gate, case, finding, used) for case, finding in pairs],
     }
-    if not gate.command:
-        del run["invocations"][0]["commandLine"]  # type: ignore[attr-defined]  # of a dict of several kinds
     log = {"$schema": "https://json.schemastore.org/sarif-2.1.0.json", "version": "2.1.0", "runs": [run]}
     return json.dumps(log, indent=1, ensure_ascii=False) + "\n"
 
