@@ -7,7 +7,7 @@ of all ops of a kind is known. Leaves out what follows from it: faults.py groups
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -31,8 +31,8 @@ SAMPLES = 512
 """Elements of a value that are computed in the worst declared order of summation."""
 
 ORDER_SITES = 4
-"""Steps in which that is done for one op; the later ones are judged by the last: in units of u x condition it is a
-property of the op's sizes."""
+"""Steps in which that is done for one op, then in each whose number is a power of two; a step is judged by the worst of
+those before it: in units of u x condition it is a property of the op's sizes, and of luck."""
 
 
 @dataclass(frozen=True)
@@ -123,8 +123,12 @@ def measure(
     u = max((ROUNDOFF.get(p.candidate.dtype, 0.0) for p in alignment.pairs), default=0.0) or ROUNDOFF["float32"]
     orders: dict[str, list[Sequential | None]] = {}
 
+    sites: dict[str, dict[int, int]] = {}
+
     def samples(op: Op) -> int:
-        return SAMPLES if len(orders.get(op.name, ())) < ORDER_SITES else 0
+        seen = sites.setdefault(op.name, {})
+        site = seen.setdefault(op.id, len(seen))
+        return SAMPLES if site < ORDER_SITES or site.bit_count() == 1 else 0
 
     for replayed in sweep(reference.graph, executor, given, wanted, samples=samples, u=u):
         pair = alignment.by_reference[replayed.value.id]
@@ -199,6 +203,15 @@ def sequential_of(candidate_u: float, replayed: Replayed) -> Sequential | None:
     return Sequential(math.sqrt(float((q**2).mean())), float(np.abs(q).max()), row)
 
 
+def _worst_of(sites: Iterable[Sequential | None]) -> Sequential | None:
+    """Of one op's sites: a decode step has a row a head, and each is lucky or not."""
+    known = [s for s in sites if s is not None]
+    if not known:
+        return None
+    rms = math.sqrt(sum(s.rms**2 for s in known) / len(known))
+    return Sequential(rms, max(s.worst for s in known), max(s.row for s in known))
+
+
 def _measure(
     reference: Trace, candidate: Trace, pair: Pair, replayed: Replayed, orders: dict[str, list[Sequential | None]]
 ) -> _Measured:
@@ -207,9 +220,9 @@ def _measure(
     u = ROUNDOFF.get(pair.candidate.dtype, ROUNDOFF["float32"])
     op = reference.graph.ops[pair.reference.op]
     known = orders.setdefault(op.name, [])
-    if len(known) < ORDER_SITES:
-        known.append(None if replayed.exact else sequential_of(u, replayed))
-    sequential = known[-1]
+    if replayed.sequential is not None and not replayed.exact:
+        known.append(sequential_of(u, replayed))
+    sequential = _worst_of(known)
     cumulative, at = distance(array, reference.array(pair.reference))
     return _Measured(pair, op, sums, sequential, replayed.exact, replayed.length, replayed.order, cumulative, at)
 

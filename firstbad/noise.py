@@ -104,11 +104,13 @@ def floor(sums: Sums, pool: Pool, sequential: Sequential | None) -> Floor:
     order = sequential or Sequential(0.0, 0.0, 0.0)
     whole = max(sums.twin, pool.whole, order.rms)
     element = max(sums.element_twin, pool.element, order.worst, whole * _largest_of(sums.count))
+    rows = max(sums.rows.twin, pool.rows, order.row, _of_slices(whole, element, sums.rows))
+    groups = max(sums.groups.twin, _of_slices(whole, element, sums.groups))
     return Floor(
-        whole=whole,
-        rows=max(sums.rows.twin, pool.rows, order.row, _of_slices(whole, element, sums.rows)),
+        whole=max(whole, rows) if sums.rows.count == 1 else whole,
+        rows=rows,
         columns=max(sums.columns.twin, pool.columns, _of_slices(whole, element, sums.columns)),
-        groups=max(sums.groups.twin, _of_slices(whole, element, sums.groups)),
+        groups=max(groups, rows) if sums.groups.count == sums.rows.count else groups,  # each is one row
         element=element,
     )
 

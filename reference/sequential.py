@@ -20,8 +20,12 @@ Sampled = tuple[Floats, Floats]
 """(flat indices into the first output, their values in float32)"""
 
 
+ROWS = 64
+"""Whole rows that are sampled at least: one of 1500 elements tells nothing of the worst of some thousand."""
+
+
 class Sampler:
-    """Chooses outputs: `samples` single ones, or as many whole rows as hold that many elements (at least one)."""
+    """Chooses outputs: `samples` single ones, or as many whole rows as hold that many elements, ROWS at least."""
 
     def __init__(self, samples: int, seed: int) -> None:
         self.samples = samples
@@ -29,7 +33,7 @@ class Sampler:
 
     def pick(self, n: int, per: int = 1) -> np.ndarray:
         """Sorted indices below n; `per` elements come with each."""
-        wanted = min(n, max(1, self.samples // per))
+        wanted = min(n, max(ROWS, self.samples // per))
         return np.sort(self._random.choice(n, wanted, replace=False)) if wanted < n else np.arange(n)
 
 

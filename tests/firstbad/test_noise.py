@@ -78,3 +78,13 @@ def test_a_column_of_one_row_is_judged_as_the_element_it_is() -> None:
     assert limits.columns == limits.element == 40.0
     longer = sums_of(1.0, (4, 4000, 40))
     assert floor(longer, Pool(), Sequential(0.5, 40.0, 0.0)).columns < 2 * floor(longer, Pool(), None).columns
+
+
+def test_a_value_of_one_row_and_a_group_of_one_row_are_judged_as_rows() -> None:
+    """One token's row a head: what the declared order may give a row, it may give the head and the whole value."""
+    token = sums_of(1.0, (1, 40))
+    limits = floor(token, Pool(), Sequential(0.5, 3.0, 9.0))
+    assert limits.whole == limits.rows == limits.groups == 9.0
+    heads = floor(sums_of(1.0, (4, 1, 40)), Pool(), Sequential(0.5, 3.0, 9.0))
+    assert heads.rows == heads.groups == 9.0
+    assert heads.whole < 1.0
