@@ -18,6 +18,7 @@ import numpy as np
 
 import firstbad
 from firstbad.alignment import Alignment, align
+from firstbad.arithmetic import as_recorded
 from firstbad.cause import BUDGET, Case, Cause, case_of, confirmed, explain, second
 from firstbad.cause_words import cause_statement
 from firstbad.edits import EDITS
@@ -94,13 +95,24 @@ def compare(
     alignment = align(
         reference.graph, candidate.graph, reference.array, candidate.array, executor=executor, mapped=mapped
     )
-    executor = as_candidate(executor, reference.graph, candidate.graph, alignment)
+    executor = as_recorded(as_candidate(executor, reference.graph, candidate.graph, alignment), candidate.graph)
     weights = compare_weights(reference, candidate, executor.weight)
     clock.lap("align")
-    local = measure(reference, candidate, alignment, executor, progress=lambda name: progress(f"replay {name}"))
+
+    def replayed(aligned: Alignment) -> Local:
+        return measure(
+            reference,
+            candidate,
+            aligned,
+            executor,
+            judged=judged,
+            progress=lambda name: progress(f"replay {name}"),
+        )
+
+    local = replayed(alignment)
     again = relabelled(alignment, local, reference, candidate)
     if again is not None:
-        other = measure(reference, candidate, again, executor, progress=lambda name: progress(f"replay {name}"))
+        other = replayed(again)
         if _blamed(other) < _blamed(local):
             alignment, local = again, other
     clock.lap("replay")

@@ -16,6 +16,7 @@ from firstbad.edits_norm import norms
 from firstbad.edits_partial import copies, described, lost_terms, unwritten
 from firstbad.edits_precision import read, saturated, stored
 from firstbad.edits_structure import doubled, left_out, put_in, sums, swapped
+from firstbad.edits_table import tables
 from firstbad.edits_variant import activations, convolutions, softmaxes
 from firstbad.edits_weights import bias, other_weights
 from firstbad.wiring import as_seen, earlier, overwritten, rewired
@@ -23,6 +24,7 @@ from firstbad.wiring import as_seen, earlier, overwritten, rewired
 EDITS: Edits = (
     overwritten,
     as_seen,
+    tables,
     copies,
     left_out,
     sums,

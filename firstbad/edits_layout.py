@@ -34,7 +34,7 @@ def moved(case: Case) -> Iterator[Edit]:
     G, R, C = s.shape
     heads = heads_of(case)
     views = [("groups", (G, 1, R * C)), ("rows", (G, R, C)), ("columns", (G, R, C))]
-    if heads > 1 and G == 1 and heads < C:
+    if heads > 1 and G == 1 and heads < C and C % heads == 0:
         views.insert(0, ("heads", (G * R, heads, C // heads)))
     for axis, shape in views:
         at = {"groups": 0, "rows": 1, "columns": 2, "heads": 1}[axis]

@@ -1,0 +1,142 @@
+"""A replay that rounds inside an op where the candidate's op does: an Executor seen through what the probe recorded.
+
+A candidate's op may carry `attrs["arithmetic"]`: reference value → for each of its op's inputs what it is rounded to
+before it is used, as [type, the reference's own factor, the engine's factor]: the engine has not multiplied by the
+first yet and has by the second when it rounds. A product of float16 weights so rounds its activations, an attention
+its keys as they stand in a float16 cache. The rounding is exact, so what is left is noise of the accumulation. Leaves
+out values that are stored in a narrow type (precision.py) and what an engine declares (profile.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from firstbad.graph import Graph, Op
+from firstbad.precision import rounded
+from firstbad.replay import Executor
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """What happens to one input of an op before the op's own arithmetic."""
+
+    type: str
+    own: float = 1.0
+    factor: float = 1.0
+
+    def apply(self, x: NDArray[Any]) -> NDArray[Any]:
+        """Of x's own floating dtype; each step in float32, as the engine takes it."""
+        scaled = np.asarray(x if self.own == 1 else np.asarray(x, np.float64) / self.own, np.float32)
+        if self.factor != 1:
+            scaled = scaled * np.float32(self.factor)
+        narrow = ROUNDINGS[self.type](scaled)
+        wide = np.asarray(narrow, np.float64)
+        if self.own != 1 or self.factor != 1:
+            wide = wide / float(np.float32(self.factor)) * self.own
+        return wide.astype(x.dtype)
+
+
+def _blocks(x: NDArray[np.float32], size: int) -> NDArray[np.float32] | None:
+    return x.reshape(*x.shape[:-1], -1, size) if x.shape[-1] % size == 0 else None
+
+
+def q8_0(x: NDArray[np.float32]) -> NDArray[np.float32]:
+    """ggml's activations beside 4-, 5- and 8-bit weights: blocks of 32, a float16 scale, ties to even."""
+    blocks = _blocks(np.asarray(x, np.float32), 32)
+    if blocks is None:
+        return x
+    most = np.abs(blocks).max(-1, keepdims=True)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        inverse = np.where(most > 0, np.float32(127) / most, 0).astype(np.float32)
+    steps = np.rint(blocks * inverse)
+    scale = (most / np.float32(127)).astype(np.float16).astype(np.float32)
+    return np.asarray(steps * scale, np.float32).reshape(x.shape)
+
+
+def q8_k(x: NDArray[np.float32]) -> NDArray[np.float32]:
+    """ggml's activations beside k-quants: blocks of 256, a float32 scale by the number of the largest size."""
+    blocks = _blocks(np.asarray(x, np.float32), 256)
+    if blocks is None:
+        return x
+    at = np.abs(blocks).argmax(-1)[..., None]
+    largest = np.take_along_axis(blocks, at, -1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        inverse = np.where(largest != 0, np.float32(-127) / largest, 0).astype(np.float32)
+        steps = np.minimum(np.rint(blocks * inverse), 127)
+        back = np.where(inverse != 0, steps / inverse, 0)
+    return np.asarray(back, np.float32).reshape(x.shape)
+
+
+ROUNDINGS = {
+    "float16": lambda x: rounded(x, "float16"),
+    "bfloat16": lambda x: rounded(x, "bfloat16"),
+    "q8_0": q8_0,
+    "q8_1": q8_0,
+    "q8_K": q8_k,
+}
+
+
+def as_recorded(executor: Executor, candidate: Graph) -> Executor:
+    """The executor itself where nothing was recorded."""
+    plan = _plan(candidate)
+    return _Recorded(executor, plan) if plan else executor
+
+
+def _plan(candidate: Graph) -> Mapping[tuple[str, str], tuple[Rounding | None, ...]]:
+    plan: dict[tuple[str, str], tuple[Rounding | None, ...]] = {}
+    for op in candidate.ops:
+        recorded = op.attrs.get("arithmetic")
+        for name, many in recorded.items() if isinstance(recorded, Mapping) else ():
+            if isinstance(many, list | tuple):
+                plan[op.step, str(name)] = tuple(_rounding(one) for one in many)
+    return plan
+
+
+def _rounding(one: Any) -> Rounding | None:
+    if not isinstance(one, list | tuple) or len(one) != 3 or one[0] not in ROUNDINGS:
+        return None
+    own, factor = float(one[1]), float(one[2])
+    return Rounding(one[0], own, factor) if own > 0 and factor > 0 else None
+
+
+class _Recorded:
+    """See the protocol in firstbad/replay.py."""
+
+    def __init__(self, executor: Executor, plan: Mapping[tuple[str, str], tuple[Rounding | None, ...]]) -> None:
+        self._executor = executor
+        self._plan = plan
+
+    def run(self, op: Op, inputs: Mapping[int, NDArray[Any]], dtype: str) -> list[NDArray[Any]]:
+        return self._executor.run(op, self._rounded(op, inputs), dtype)
+
+    def scale(self, op: Op, inputs: Mapping[int, NDArray[Any]], output: NDArray[Any]) -> NDArray[Any] | None:
+        return self._executor.scale(op, inputs, output)
+
+    def sequential(
+        self, op: Op, inputs: Mapping[int, NDArray[Any]], samples: int, seed: int
+    ) -> tuple[NDArray[Any], NDArray[Any]] | None:
+        return self._executor.sequential(op, self._rounded(op, inputs), samples, seed)
+
+    def weight(self, name: str) -> NDArray[Any]:
+        return self._executor.weight(name)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._executor, name)  # what an executor may have beyond the protocol
+
+    def _rounded(self, op: Op, inputs: Mapping[int, NDArray[Any]]) -> Mapping[int, NDArray[Any]]:
+        plan = self._plan.get((op.step, op.name))
+        if plan is None:
+            return inputs
+        made = dict(inputs)
+        for read, rounding in zip(op.reads, plan, strict=False):
+            array = inputs.get(read.value)
+            if rounding is not None and array is not None and np.issubdtype(array.dtype, np.floating):
+                made[read.value] = rounding.apply(array)
+        return made
