@@ -98,21 +98,10 @@ def compare(
     executor = as_recorded(as_candidate(executor, reference.graph, candidate.graph, alignment), candidate.graph)
     weights = compare_weights(reference, candidate, executor.weight)
     clock.lap("align")
-
-    def replayed(aligned: Alignment) -> Local:
-        return measure(
-            reference,
-            candidate,
-            aligned,
-            executor,
-            judged=judged,
-            progress=lambda name: progress(f"replay {name}"),
-        )
-
-    local = replayed(alignment)
+    local = measure(reference, candidate, alignment, executor, progress=lambda name: progress(f"replay {name}"))
     again = relabelled(alignment, local, reference, candidate)
     if again is not None:
-        other = replayed(again)
+        other = measure(reference, candidate, again, executor, progress=lambda name: progress(f"replay {name}"))
         if _blamed(other) < _blamed(local):
             alignment, local = again, other
     clock.lap("replay")
