@@ -209,12 +209,12 @@ def _solved(case: Case, make: Make, start: float) -> Iterator[Edit]:
     if x == start or power <= 0:
         return
     spread = math.sqrt(best / max(1, int(number.sum())) / power)
-    # One rounding may be shared by a whole row (of a mean, of a root), so that more elements do not help.
-    size = float(np.sum(y[number] ** 2))
+    # One rounding may be shared by a whole row (of a mean, of a root): only more rows help.
+    size = float(np.sum(y[number] ** 2)) / max(1, case.own().size // (case.own().shape or (1,))[-1])
     spread = max(spread, case.u * math.sqrt(size / power)) if math.isfinite(size) else spread
     if abs(x - start) < 2 * spread:
         return
-    if 0 < spread < x <= SIGMAS * spread:
+    if 0 < x <= SIGMAS * spread:
         spread = 0.99 * x / SIGMAS  # not nothing, if it need not be: an eps is seldom 0
     rounded = nice(x, max(SIGMAS * spread, 1e-9 * abs(start)))
     if rounded != start:

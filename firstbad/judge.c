@@ -32,10 +32,12 @@ static int kind_of(double x) { /* 0 a number, 1 masked, 2 +inf, 3 NaN */
 }
 
 /* c [n] float32, y [n] float64, t [n] float32, s [n] float32 (the condition; s_step 0: one number for all)
- * row_q2, row_p2, row_q, row_p [G*R]; col_q2, col_p2, col_q1 [G*C]; whole [WHOLE_SLOTS]; exact: every error counts. */
+ * row_q2, row_p2, row_q, row_p [G*R]; col_q2, col_p2, col_q1, col_p1 [G*C]; row_g [G*R, 3] the row's shares of QR, PR
+ * and RR; whole [WHOLE_SLOTS]; exact: every error counts. */
 void fb_judge(const float *c, const double *y, const float *t, const float *s, int64_t s_step, double u, int exact,
               int64_t R, int64_t C, int64_t from, int64_t to, double *row_q2, double *row_p2, double *row_q,
-              double *row_p, double *col_q2, double *col_p2, double *col_q1, double *whole) {
+              double *row_p, double *row_g, double *col_q2, double *col_p2, double *col_q1, double *col_p1,
+              double *whole) {
   memset(whole, 0, sizeof(double) * WHOLE_SLOTS);
   whole[FIRST_BAD] = -1;
   whole[Q_ARG] = -1;
@@ -44,7 +46,8 @@ void fb_judge(const float *c, const double *y, const float *t, const float *s, i
   for (int64_t row = from; row < to; row++) {
     double q2 = 0, p2 = 0, q_row = 0, p_row = 0, qr = 0, pr = 0, rr = 0, q1 = 0, p1 = 0, e2 = 0, t2 = 0, y2 = 0;
     int64_t skipped = 0;
-    double *cq2 = col_q2 + row / R * C, *cp2 = col_p2 + row / R * C, *cq1 = col_q1 + row / R * C;
+    double *cq2 = col_q2 + row / R * C, *cp2 = col_p2 + row / R * C, *cq1 = col_q1 + row / R * C,
+           *cp1 = col_p1 + row / R * C;
     for (int64_t at = 0; at < C; at += BLOCK) {
       const int n = (int)(C - at < BLOCK ? C - at : BLOCK);
       const int64_t base = row * C + at;
@@ -70,7 +73,7 @@ void fb_judge(const float *c, const double *y, const float *t, const float *s, i
       for (int i = 0; i < n; i++) {
         const double qi = q[i], pi = p[i];
         q2 += qi * qi, p2 += pi * pi;
-        cq2[at + i] += qi * qi, cp2[at + i] += pi * pi, cq1[at + i] += qi;
+        cq2[at + i] += qi * qi, cp2[at + i] += pi * pi, cq1[at + i] += qi, cp1[at + i] += pi;
         const double aq = fabs(qi), ap = fabs(pi);
         q_row = aq > q_row ? aq : q_row;
         p_row = ap > p_row ? ap : p_row;
@@ -95,6 +98,7 @@ void fb_judge(const float *c, const double *y, const float *t, const float *s, i
     }
     if (p_row > whole[P_MAX]) whole[P_MAX] = p_row;
     row_q2[row] = q2, row_p2[row] = p2, row_q[row] = q_row, row_p[row] = p_row;
+    row_g[3 * row] = qr, row_g[3 * row + 1] = pr, row_g[3 * row + 2] = rr;
     whole[COUNT] += (double)C, whole[SKIPPED] += (double)skipped;
     whole[QR] += qr, whole[PR] += pr, whole[RR] += rr, whole[Q1] += q1, whole[P1] += p1;
     whole[E2] += e2, whole[T2] += t2, whole[Y2] += y2;

@@ -61,6 +61,9 @@ class Sums:
     gain_twin: float
     gain_weight: float  # sum of (value / condition)^2: what the gain rests on
     offset: float
+    gains: Slice  # the largest |gain| of a group; its `length` is the weight that it rests on, rounded
+    offsets: Slice  # the largest |mean of q| of a column
+    last: Slice  # the last row of each group (the newest token): root mean square of q, as `rows`
     bad_nonfinite: int  # elements where one side is NaN or infinite and the other is not
     bad_masked: int  # elements where one side is masked and the other is not
     first_bad: int  # flat index of the first of those; -1: none
@@ -106,9 +109,11 @@ class _Raw:
     row_p2: NDArray[np.float64]
     row_q: NDArray[np.float64]
     row_p: NDArray[np.float64]
+    row_g: NDArray[np.float64]  # [G * R, 3] shares of sum(q r), sum(p r), sum(r r)
     col_q2: NDArray[np.float64]
     col_p2: NDArray[np.float64]
     col_q1: NDArray[np.float64]
+    col_p1: NDArray[np.float64]
     whole: NDArray[np.float64]  # the slots of judge.c
 
 
@@ -134,6 +139,9 @@ def _summary(raw: _Raw, G: int, R: int, C: int) -> Sums:
         gain_twin=float(w[6]) / weight if weight > 0 else 0.0,
         gain_weight=weight,
         offset=float(w[8]) / counted,
+        gains=_gains(raw.row_g.reshape(G, R, 3).sum(1)) if R else Slice(0.0, 0.0, 0, 0, 0),
+        offsets=_worst(np.abs(raw.col_q1) / max(R, 1), np.abs(raw.col_p1) / max(R, 1), R),
+        last=_worst(row_q.reshape(G, R)[:, -1], row_p.reshape(G, R)[:, -1], C) if R else Slice(0.0, 0.0, 0, 0, 0),
         bad_nonfinite=int(w[2]),
         bad_masked=int(w[3]),
         first_bad=int(w[4]),
@@ -157,9 +165,18 @@ def _worst(candidate: NDArray[np.float64], twin: NDArray[np.float64], length: in
     return Slice(float(candidate[at]), float(twin.max()), at, candidate.size, length)
 
 
+def _gains(shares: NDArray[np.float64]) -> Slice:
+    """Gain of each group where it rests on anything."""
+    weight = shares[:, 2]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        gains = np.where(weight[:, None] > 0, np.abs(shares[:, :2]) / weight[:, None], 0.0)
+    at = int(np.argmax(gains[:, 0]))
+    return Slice(float(gains[at, 0]), float(gains[:, 1].max()), at, len(weight), int(min(weight[at], 2**53)))
+
+
 def _new(G: int, R: int, C: int) -> _Raw:
-    rows, columns = [np.zeros(G * R) for _ in range(4)], [np.zeros(G * C) for _ in range(3)]
-    return _Raw(rows[0], rows[1], rows[2], rows[3], columns[0], columns[1], columns[2], np.zeros(_SLOTS))
+    rows, columns = [np.zeros(G * R) for _ in range(4)], [np.zeros(G * C) for _ in range(4)]
+    return _Raw(*rows, np.zeros((G * R, 3)), *columns, np.zeros(_SLOTS))
 
 
 @cache
@@ -175,7 +192,7 @@ def _library() -> ctypes.CDLL | None:
         return None
     library.fb_judge.restype = None
     pointer, i64 = [ctypes.c_void_p], [ctypes.c_int64]
-    library.fb_judge.argtypes = [*pointer * 4, *i64, ctypes.c_double, ctypes.c_int, *i64 * 4, *pointer * 8]
+    library.fb_judge.argtypes = [*pointer * 4, *i64, ctypes.c_double, ctypes.c_int, *i64 * 4, *pointer * 10]
     return library
 
 
@@ -201,7 +218,8 @@ def _native_sums(
 
     def call(i: int) -> None:
         mine = own[i]
-        pointers = [raw.row_q2, raw.row_p2, raw.row_q, raw.row_p, mine.col_q2, mine.col_p2, mine.col_q1, mine.whole]
+        pointers = [raw.row_q2, raw.row_p2, raw.row_q, raw.row_p, raw.row_g]
+        pointers += [mine.col_q2, mine.col_p2, mine.col_q1, mine.col_p1, mine.whole]
         library.fb_judge(
             c.ctypes.data,
             y.ctypes.data,
@@ -225,6 +243,7 @@ def _native_sums(
         raw.col_q2 += part.col_q2
         raw.col_p2 += part.col_p2
         raw.col_q1 += part.col_q1
+        raw.col_p1 += part.col_p1
         raw.whole = _merged(raw.whole, part.whole)
     return raw
 
@@ -281,6 +300,8 @@ def _numpy_sums(
     raw.col_q2 = (q * q).reshape(G, R, C).sum(1).ravel()
     raw.col_p2 = (p * p).reshape(G, R, C).sum(1).ravel()
     raw.col_q1 = q.reshape(G, R, C).sum(1).ravel()
+    raw.col_p1 = p.reshape(G, R, C).sum(1).ravel()
+    raw.row_g = np.stack([(q * r).sum(1), (p * r).sum(1), (r * r).sum(1)], 1)
     first = int(np.argmax(bad)) if bad.any() else -1
     raw.whole[:] = [
         c.size,

@@ -6,7 +6,8 @@ over all ops of that kind in the run (for one row it can be 0 by luck), and the 
 
 Factors, with what they rest on: FACTOR 3 is the rule that named 92 of 92 planted faults on real weights and flagged
 nothing in clean runs (clean ratios stayed under 2.1, the weakest fault had 52); QUARTER covers values whose twin is
-exact by luck; GAIN 8 u against 2 u of clean runs and 168 u of a gain of 1.00001.
+exact by luck; GAIN 8 u against 2 u of clean runs and 168 u of a gain of 1.00001; OFFSET a quarter of a rounding, above
+which no channel's mean of 20 clean runs (-O0, -O3, -ffast-math, sums term after term) came.
 """
 
 from __future__ import annotations
@@ -20,6 +21,11 @@ from firstbad.judge import Slice, Sums
 FACTOR = 3.0
 QUARTER = 0.25
 GAIN = 8.0
+OFFSET = 0.25
+FEW_ROWS = 8  # of fewer rows the mean of a column is no better known than its elements
+
+SAMPLED = 512
+"""Elements on which the worst declared order is simulated; the largest of a whole value is larger than theirs."""
 
 ROUNDOFF = {
     "float64": 2.0**-53,
@@ -48,6 +54,7 @@ class Floor:
     columns: float
     groups: float
     element: float
+    last: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -103,7 +110,8 @@ def floor(sums: Sums, pool: Pool, sequential: Sequential | None) -> Floor:
     """The noise floor of one value: the largest of the three sources, for the whole and for each kind of slice."""
     order = sequential or Sequential(0.0, 0.0, 0.0)
     whole = max(sums.twin, pool.whole, order.rms)
-    element = max(sums.element_twin, pool.element, order.worst, whole * _largest_of(sums.count))
+    beyond = max(1.0, _largest_of(sums.count) / _largest_of(SAMPLED))
+    element = max(sums.element_twin, pool.element, order.worst * beyond, whole * _largest_of(sums.count))
     rows = max(sums.rows.twin, pool.rows, order.row, _of_slices(whole, element, sums.rows))
     groups = max(sums.groups.twin, _of_slices(whole, element, sums.groups))
     return Floor(
@@ -112,7 +120,27 @@ def floor(sums: Sums, pool: Pool, sequential: Sequential | None) -> Floor:
         columns=max(sums.columns.twin, pool.columns, _of_slices(whole, element, sums.columns)),
         groups=max(groups, rows) if sums.groups.count == sums.rows.count else groups,  # each is one row
         element=element,
+        last=max(pool.rows, order.row, _of_slices(whole, element, sums.last)),
     )
+
+
+def _fine(sums: Sums, floor_: Floor) -> list[Excess]:
+    """Tests that see less than one rounding step, as noise averages out: a head's gain, a channel's offset; and the
+    newest token, for which another row's large error is no excuse.
+    """
+    tests = []
+    if sums.gains.count > 1:
+        spread = floor_.whole / math.sqrt(max(1, sums.gains.length))
+        limit = GAIN + FACTOR * sums.gains.twin + (4 + _largest_of(sums.gains.count)) * spread
+        tests.append(Excess("gains", sums.gains.candidate, limit, sums.gains.index))
+    if sums.offsets.length > FEW_ROWS:
+        spread = floor_.columns / math.sqrt(sums.offsets.length)
+        limit = OFFSET + FACTOR * sums.offsets.twin + (2 + _largest_of(sums.offsets.count)) * spread
+        tests.append(Excess("offsets", sums.offsets.candidate, limit, sums.offsets.index))
+    if sums.rows.count > sums.last.count:
+        limit = FACTOR * max(sums.last.twin, floor_.last) + QUARTER
+        tests.append(Excess("last", sums.last.candidate, limit, sums.last.index))
+    return tests
 
 
 def _of_slices(whole: float, element: float, slices: Slice) -> float:
@@ -147,5 +175,6 @@ def excesses(sums: Sums, floor_: Floor, *, exact: bool) -> list[Excess]:
             Excess("groups", sums.groups.candidate, FACTOR * floor_.groups + QUARTER, sums.groups.index),
             Excess("element", sums.element, FACTOR * floor_.element + QUARTER, sums.element_index),
             Excess("gain", abs(sums.gain), GAIN + FACTOR * abs(sums.gain_twin) + 6 * spread),
+            *_fine(sums, floor_),
         ]
     return sorted(tests, key=lambda t: (t.bad, t.ratio), reverse=True)

@@ -33,8 +33,9 @@ def test_native_and_numpy_agree(shape: tuple[int, ...], monkeypatch: pytest.Monk
     assert native.count == twin.count == c.size
     for name in ("candidate", "twin", "element", "element_twin", "gain", "gain_twin", "offset", "local_error"):
         assert getattr(native, name) == pytest.approx(getattr(twin, name), rel=1e-6, abs=1e-12), name
-    for name in ("rows", "columns", "groups"):
+    for name in ("rows", "columns", "groups", "gains", "offsets", "last"):
         assert getattr(native, name).candidate == pytest.approx(getattr(twin, name).candidate, rel=1e-6, abs=1e-12)
+        assert getattr(native, name).twin == pytest.approx(getattr(twin, name).twin, rel=1e-6, abs=1e-12)
         assert getattr(native, name).index == getattr(twin, name).index
 
 
@@ -119,3 +120,16 @@ def test_distance_of_masks_overflow_and_integers() -> None:
     assert distance(np.array([1, np.nan], np.float32), np.array([1, 1], np.float32))[0] == math.inf
     assert distance(np.array([1e30, 1], np.float32), np.array([1e30, 1], np.float32))[0] == 0
     assert distance(np.array([1, 2, 3]), np.array([1, 2, 4])) == (pytest.approx(1 / 3), 2)
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_what_is_no_number_has_no_scale(native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NaN on both sides agrees, whatever its condition is, and spoils no sum."""
+    if not native:
+        monkeypatch.setattr(judging, "_library", lambda: None)
+    c, y, t, s = arrays((4, 6))
+    for array in (c, y, t, s):
+        array[2, 3] = np.nan
+    sums = judge(c, y, t, s, u=U)
+    assert (sums.bad_nonfinite, sums.bad_masked) == (0, 0)
+    assert all(math.isfinite(n) for n in (sums.candidate, sums.gain, sums.gains.candidate, sums.offsets.candidate))

@@ -88,3 +88,58 @@ def test_a_value_of_one_row_and_a_group_of_one_row_are_judged_as_rows() -> None:
     heads = floor(sums_of(1.0, (4, 1, 40)), Pool(), Sequential(0.5, 3.0, 9.0))
     assert heads.rows == heads.groups == 9.0
     assert heads.whole < 1.0
+
+
+def in_bfloat16(change: object, shape: tuple[int, ...] = (4, 200, 64)):  # type: ignore[no-untyped-def]
+    """A candidate and a twin that both round to bfloat16, the candidate after `change` of what is expected."""
+    u = 2.0**-8
+    rng = np.random.default_rng(5)
+    y = rng.standard_normal(shape) + 2
+
+    def rounded(x: np.ndarray) -> np.ndarray:
+        step = 2.0 ** (np.floor(np.log2(np.abs(x))) - 7)
+        made: np.ndarray = (np.round(x / step) * step).astype(np.float32)
+        return made
+
+    changed = y.copy()
+    change(changed)  # type: ignore[operator]
+    return judge(rounded(changed), y, rounded(y), np.abs(y).astype(np.float32), u=u)
+
+
+def test_rounding_alone_passes_the_fine_tests() -> None:
+    assert failed(in_bfloat16(lambda y: None)) == []
+
+
+def test_the_gain_of_one_head_is_seen_beside_others() -> None:
+    def change(y: np.ndarray) -> None:
+        y[2] *= 1 + 10 * 2.0**-8
+
+    sums = in_bfloat16(change)
+    assert "gains" in failed(sums)
+    assert sums.gains.index == 2
+
+
+def test_an_offset_of_a_channel_is_seen_below_one_rounding() -> None:
+    """Half a rounding step, in one column of one head: no error of it is too large, but their mean is."""
+
+    def change(y: np.ndarray) -> None:
+        y[1, :, 9] += 0.9 * 2.0**-8 * np.abs(y[1, :, 9])
+
+    sums = in_bfloat16(change)
+    assert failed(sums) == ["offsets"]
+    assert sums.offsets.index == 64 + 9
+
+
+def test_the_last_row_is_judged_without_the_excuse_of_another() -> None:
+    u = 2.0**-11
+    rng = np.random.default_rng(6)
+    y = rng.standard_normal((50, 64))
+    e = u * rng.standard_normal(y.shape)
+    e[3] *= 40  # a row that is hard for every engine
+    c = y + 0.7 * e
+    c[-1] += 20 * u * rng.standard_normal(64)
+    sums = judge(c.astype(np.float32), y, (y + e).astype(np.float32), np.ones(y.shape, np.float32), u=u)
+    limits = floor(sums, Pool(whole=1.0, rows=1.5, columns=1.5, element=4.0), None)
+    bad = {t.test for t in excesses(sums, limits, exact=False) if t.bad}
+    assert "rows" not in bad
+    assert "last" in bad, limits
