@@ -305,7 +305,7 @@ def _outputs(reference: Trace, candidate: Trace) -> dict[str, Any]:
     ours, theirs = list(reference.outputs.get("tokens", [])), list(candidate.outputs.get("tokens", []))
     shared = min(len(ours), len(theirs))
     first = next((i for i in range(shared) if ours[i] != theirs[i]), -1)
-    if first < 0 and len(ours) != len(theirs) and candidate.complete:
+    if first < 0 and len(ours) != len(theirs) and candidate.complete and "tokens" in candidate.outputs:
         first = shared
     return {
         "reference": {"text": reference.outputs.get("text", ""), "tokens": ours},

@@ -212,19 +212,25 @@ def _size(name: str, parameter: torch.Tensor) -> float:
 
 def _from_folder(spec: ModelSpec) -> _Loaded:
     from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils import logging
 
     place = spec.model.removeprefix("causal:")
     if not (Path(place) / "config.json").is_file():
         raise UsageError(f"no model in `{place}`: give a folder with config.json and weights, or --random-weights SEED")
     factory, tokenizers = AutoModelForCausalLM, AutoTokenizer
+    quiet: Any = logging  # untyped
+    quiet.disable_progress_bar()
     try:
         model = factory.from_pretrained(place, dtype=torch.float32, attn_implementation="eager", local_files_only=True)
     except Exception as error:  # whatever safetensors, torch or JSON say of a spoilt file
         raise UsageError(f"cannot load `{place}`: {str(error).strip().partition(chr(10))[0]}") from None
+    without = _Loaded(_ready(model), place, f"folder {place}", partial(_no_tokenizer, place), _ids_as_text)
+    if not any(Path(place).glob("*token*")):
+        return without  # transformers would make an empty one
     try:
         known: Any = tokenizers.from_pretrained(place, local_files_only=True)
-    except Exception:  # no tokenizer in the folder: ids can be given
-        return _Loaded(_ready(model), place, f"folder {place}", partial(_no_tokenizer, place), _ids_as_text)
+    except Exception:  # a spoilt one, or code that is not here: ids can be given
+        return without
     return _Loaded(
         _ready(model),
         place,

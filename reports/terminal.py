@@ -65,7 +65,7 @@ def _outputs(result: Result, theme: Theme) -> Iterator[str]:
     if result.death:
         yield _line("tokens", f"{count} until the candidate ended", theme)
     elif first < 0:
-        yield _line("tokens", f"{count}, all equal", theme)
+        yield _line("tokens", f"{count}, all equal" if count else "none from the candidate", theme)
     else:
         ours, theirs = outputs["reference"]["tokens"], outputs["candidate"]["tokens"]
         pair = [str(t[first]) if first < len(t) else "none" for t in (ours, theirs)]

@@ -108,7 +108,7 @@ def tokens(result: Mapping[str, Any]) -> str:
     if result["death"]:
         return f"{count} tokens until the candidate ended"
     if first < 0:
-        return f"{count} tokens, all equal"
+        return f"{count} tokens, all equal" if count else "no tokens from the candidate"
     ours, theirs = outputs["reference"]["tokens"], outputs["candidate"]["tokens"]
     pair = [str(t[first]) if first < len(t) else "none" for t in (ours, theirs)]
     return f"token {first} differs: reference {pair[0]}, candidate {pair[1]}"
