@@ -65,6 +65,7 @@ class Comparison:
     local: Local
     localised: Localised
     alignment: Alignment
+    explained: tuple[tuple[Case, Cause], ...] = ()  # of each fault, in their order
 
 
 @dataclass
@@ -133,7 +134,7 @@ def compare(
         command=command,
         death=candidate.death,
     )
-    return Comparison(result, local, localised, alignment)
+    return Comparison(result, local, localised, alignment, tuple(explained))
 
 
 def _blamed(local: Local) -> int:

@@ -78,6 +78,14 @@ class RunOutput:
     seconds: Mapping[str, float] = field(default_factory=dict)  # "run", "write", ...
 
 
+@dataclass(frozen=True)
+class Launch:
+    """How an engine is started again from a folder that holds all it needs."""
+
+    command: Sequence[str]  # words of a shell; a file of the folder by its name alone
+    environment: Sequence[str] = ()  # NAME=value, as it stands in a shell
+
+
 class ModelRoom(Protocol):
     """The face of `reference/NAME.py`."""
 

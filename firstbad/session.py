@@ -19,7 +19,7 @@ from firstbad.allocator import keep_large_blocks
 from firstbad.arguments import did_you_mean
 from firstbad.comparison import Comparison, compare
 from firstbad.errors import UsageError
-from firstbad.evidence import Evidence, gather
+from firstbad.evidence import Evidence, Wanted, check_wanted, gather
 from firstbad.mapfile import Mapped
 from firstbad.material import material_of, write_report
 from firstbad.result import save
@@ -110,12 +110,15 @@ def diff(
     mapped: Mapped | None = None,
     command: str = "",
     started: float | None = None,
+    wanted: Wanted | None = None,
     tell: Tell = silent,
 ) -> Comparison:
     """Runs both engines and compares them; everything lands in `folder`.
 
-    `started`: time.monotonic() at the start of the process, so that imports are counted.
+    `wanted`: proofs beside the comparison; `started`: time.monotonic() at the start of the process, so that imports are
+    counted.
     """
+    check_wanted(candidate, wanted or Wanted())
     output_folder(folder)
     tell("loading")
     at = time.monotonic()
@@ -147,7 +150,7 @@ def diff(
             timings=timings,
             progress=tell,
         )
-        about = Evidence(room, prepared, candidate, folder, options, reference, other, tell)
+        about = Evidence(room, prepared, candidate, folder, options, reference, other, tell, wanted or Wanted())
         comparison = gather(comparison, about)
     return finish(comparison, folder)
 

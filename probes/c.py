@@ -6,21 +6,26 @@ it into the trace while it runs. Leaves out audio and text: they are the model r
 
 from __future__ import annotations
 
+import dataclasses
 import os
+import shlex
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from firstbad.errors import UsageError
 from firstbad.lint import Finding
-from firstbad.run import CaptureOptions, Prepared, RunOutput
+from firstbad.run import CaptureOptions, Launch, Prepared, RunOutput
 from firstbad.session import meta_of
 from firstbad.toolchain import build
-from firstbad.trace import TraceWriter
+from firstbad.trace import Trace, TraceWriter
 
+from .allocations import allocated_again
+from .lifetimes import assign
 from .lint import lint as lint_plan
 from .plan import Plan
 from .plan_check import load
@@ -74,14 +79,18 @@ def capture(
     replace: Replace | None = None,
     replaced: Sequence[str] = ("*",),
     poison: bool = False,
+    spread: bool = False,
 ) -> RunOutput:
     """Runs the engine and records it. `replace` may put another value in the place of each that `replaced` names;
-    `stop` ends the run after the first value that it names; `poison` fills every buffer with NaN first."""
+    `stop` ends the run after the first value that it names; `poison` fills every buffer with NaN first; `spread` gives
+    every tensor bytes of its own."""
     if "input_features" not in prepared.inputs:
         if prepared.family == "whisper":
             raise UsageError("no recording to run on: give one with --audio")
         raise UsageError(f"the built-in C engine runs Whisper models, not {prepared.family}: choose another candidate")
     chosen = plan_for(argument, prepared, further=bool(options.kernels))
+    if spread:
+        chosen = assign(chosen, reuse=False)
     meta = {
         **meta_of(prepared),
         "plan": argument or "made for this model",
@@ -113,6 +122,26 @@ def capture(
             writer.close(complete=not ended.death, death=ended.death)
     seconds = {"run": ended.seconds, "hand over": handed}
     return RunOutput(tokens, text, not ended.death, ended.death, seconds)
+
+
+def allocations(
+    argument: str, prepared: Prepared, first: Trace, options: CaptureOptions, folder: Path
+) -> dict[str, Any]:
+    """What other places in memory change of the run recorded as `first`; only hashes are taken."""
+    hashes_only = dataclasses.replace(options, steps=("none",))
+    return allocated_again(first, lambda path, **how: capture(argument, prepared, path, hashes_only, **how), folder)
+
+
+def relaunch(
+    argument: str, prepared: Prepared, options: CaptureOptions, folder: Path, weights: Collection[str]
+) -> Launch:
+    """Lays out in `folder` what another run needs; of the weights only these, the rest of the file is a hole."""
+    chosen = plan_for(argument, prepared, further=bool(options.kernels))
+    (folder / "program").write_text(lower(chosen, prepared, max_tokens=options.max_tokens), "utf-8")
+    write_weights(chosen, prepared.weights, folder / "weights", only=weights)
+    np.ascontiguousarray(prepared.inputs["input_features"], np.float32).tofile(folder / "features")
+    program = shlex.quote(str(engine(options.cflags, options.kernels)))
+    return Launch([f'"${{ENGINE:-{program}}}"', '"${PROGRAM:-program}"', "weights", "features", str(_threads(options))])
 
 
 def bare(argument: str, prepared: Prepared, options: CaptureOptions, folder: Path) -> str:

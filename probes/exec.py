@@ -11,20 +11,31 @@ import json
 import os
 import shlex
 import tempfile
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from firstbad.errors import UsageError
-from firstbad.run import CaptureOptions, Prepared, RunOutput
+from firstbad.run import CaptureOptions, Launch, Prepared, RunOutput
 from firstbad.session import meta_of
 from firstbad.trace import TraceWriter
 
 from .process import record, run_bare, wanted_of
+from .stream import Replace
 
 
-def capture(argument: str, prepared: Prepared, trace_path: Path, options: CaptureOptions) -> RunOutput:
-    """Runs the command and records it; how it ended is told in the output."""
+def capture(
+    argument: str,
+    prepared: Prepared,
+    trace_path: Path,
+    options: CaptureOptions,
+    *,
+    replace: Replace | None = None,
+    replaced: Sequence[str] = ("*",),
+) -> RunOutput:
+    """Runs the command and records it; how it ended is told in the output. `replace` may put another value in the place
+    of each that `replaced` names."""
     command = _words(argument)
     trace_path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".exec-", dir=trace_path.parent) as scratch:
@@ -39,6 +50,8 @@ def capture(argument: str, prepared: Prepared, trace_path: Path, options: Captur
                 timeout=options.timeout,
                 want=wanted_of(options),
                 stop=options.stop,
+                replace=replace,
+                replaced=replaced,
                 environment={"FIRSTBAD_INPUTS": str(folder.resolve())},
                 source=Path.cwd(),
             )
@@ -48,6 +61,18 @@ def capture(argument: str, prepared: Prepared, trace_path: Path, options: Captur
             writer.outputs({**recording.outputs(), "text": text, "printed": ended.stdout})
             writer.close(complete=not ended.death, death=ended.death)
     return RunOutput(tokens, text, not ended.death, ended.death, {"run": ended.seconds})
+
+
+def relaunch(
+    argument: str, prepared: Prepared, options: CaptureOptions, folder: Path, _weights: Collection[str]
+) -> Launch:
+    """The same command from where it was started, with its inputs laid out in `folder`."""
+    inputs = folder / "inputs"
+    inputs.mkdir(exist_ok=True)
+    _lay_out(prepared, options, inputs)
+    where = shlex.quote(str(Path.cwd()))
+    command = ["sh", "-c", shlex.quote(f"cd {where} && exec {shlex.join(_words(argument))}")]
+    return Launch(command, ['FIRSTBAD_INPUTS="$here/inputs"'])
 
 
 def bare(argument: str, prepared: Prepared, options: CaptureOptions, folder: Path) -> str:

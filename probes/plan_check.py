@@ -130,7 +130,7 @@ def _check_op(plan: Plan, step: Step, op: PlanOp, sizes: Mapping[str, int], wher
         if weight not in plan.weights:
             raise UsageError(f"{at} uses the weight `{weight}`, which the plan lacks{_close(weight, plan.weights)}")
     output = step.tensors[op.name]
-    if output.dtype != ("int64" if op.kind == "argmax" else "float32"):
+    if output.dtype != ("int64" if op.kind.partition(":")[0] == "argmax" else "float32"):
         raise UsageError(f"{at} cannot make {output.dtype}")
     shapes = {port: plan.weights[weight] for port, weight in op.weights.items()}
     if not kind.fits(counts, shapes, numbers(output.shape, sizes), op.attrs, plan.heads):

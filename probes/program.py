@@ -6,7 +6,7 @@ the weights themselves, which are laid end to end in a file of their own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -65,8 +65,10 @@ def weight_offsets(plan: Plan) -> tuple[Mapping[str, int], int]:
     return offsets, end
 
 
-def write_weights(plan: Plan, weights: Mapping[str, np.ndarray], path: Path) -> None:
-    """The plan's weights end to end, as the engine maps them."""
+def write_weights(
+    plan: Plan, weights: Mapping[str, np.ndarray], path: Path, *, only: Collection[str] | None = None
+) -> None:
+    """The plan's weights end to end, as the engine maps them; `only` these, zeros for the others."""
     offsets, end = weight_offsets(plan)
     with path.open("wb") as file:
         for name, shape in plan.weights.items():
@@ -78,8 +80,9 @@ def write_weights(plan: Plan, weights: Mapping[str, np.ndarray], path: Path) -> 
                     f"the model's `{name}` is {array.dtype} {list(array.shape)}, the plan wants float32 {list(shape)}: "
                     "plan it for this model"
                 )
-            file.seek(offsets[name])
-            file.write(np.ascontiguousarray(array).data)
+            if only is None or name in only:
+                file.seek(offsets[name])
+                file.write(np.ascontiguousarray(array).data)
         file.truncate(end)
 
 

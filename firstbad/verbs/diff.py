@@ -5,8 +5,12 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from typing import TYPE_CHECKING
 
 from firstbad import options
+
+if TYPE_CHECKING:
+    from firstbad.evidence import Wanted
 
 HELP = "run a candidate and the reference side by side and name the first bad value"
 
@@ -20,6 +24,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--budget", type=options.seconds, default=10.0, metavar="SECONDS", help="search for the cause of a fault"
     )
+    group = parser.add_argument_group("proofs")
+    group.add_argument(
+        "--confirm",
+        nargs="?",
+        const="",
+        metavar="VALUES",
+        help="put the reference's value in the place of each fault's (or of these: value or step/value, by commas) and "
+        "see the candidate heal; apply the cause to the reference and see it break alike",
+    )
+    group.add_argument(
+        "--substitute", action="store_true", help="run once more with every value replaced by the reference's"
+    )
+    group.add_argument(
+        "--allocations", action="store_true", help="run the C engine again with poisoned and never-reused buffers"
+    )
+
+
+def wanted(args: argparse.Namespace) -> Wanted:
+    from firstbad.evidence import Wanted
+
+    patterns = None if args.confirm is None else tuple(p for p in args.confirm.split(",") if p)
+    return Wanted(patterns, args.substitute, args.allocations)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -41,6 +67,7 @@ def run(args: argparse.Namespace) -> int:
             mapped=options.mapped(args),
             command=options.command_line(),
             started=started,
+            wanted=wanted(args),
             tell=tell,
         )
     result = comparison.result

@@ -455,7 +455,7 @@ void fb_write(int kind, const char *name, void *ptr, int dtype, int rank, const 
     fb_send(FB_REC_WRITE, send ? flat : NULL, send ? record.view.bytes : 0);
     if (ask && fb_live) {
         fb_receive(answer, sizeof answer); /* id of the value, bytes that follow (0: keep) */
-        if (answer[0] != record.id) fb_die("the answer is for another value", name);
+        if (answer[0] && answer[0] != record.id) fb_die("the answer is for another value", name);
         if (answer[1]) {
             char *from;
             if (answer[1] != record.view.bytes) fb_die("the replacement has another size", name);
