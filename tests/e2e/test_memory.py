@@ -35,7 +35,7 @@ def test_the_engine_is_clean_under_sanitizers(
     bench = bench_of(spec, tmp_path, options)
     trace, output = bench.run(cflags=SANITIZED)
     assert output.death == ""
-    plain, answer = bench.run()
+    _, answer = bench.run()
     assert output.tokens == answer.tokens
     result = bench.judge(trace, output)
     assert (result.verdict, result.faults) == ("match", ())
