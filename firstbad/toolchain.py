@@ -116,6 +116,8 @@ def _key(
 ) -> str:
     digest = hashlib.sha256()
     words = [_version(tuple(compiler)), *compiler, *flags, str(program)]
+    if program:  # it says where its source stands, which another checkout must not be told
+        words.append(str(sources[0].parent.resolve()))
     if any("native" in flag for flag in flags):
         words.append(processor())
     for word in words:

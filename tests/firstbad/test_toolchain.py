@@ -120,3 +120,12 @@ def test_several_processes_may_build_at_once(tmp_path: Path) -> None:
     assert len(built) == 1
     assert ctypes.CDLL(built.pop()).six() == 6
     assert len(list((tmp_path / "cache").iterdir())) == 1
+
+
+def test_a_program_says_where_its_own_source_stands(tmp_path: Path) -> None:
+    text = "#include <stdio.h>\nint main(void) { puts(__FILE__); return 0; }\n"
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        path = source(tmp_path / name, text, "main.c")
+        said = subprocess.run([build([path], program=True)], capture_output=True, text=True, check=True).stdout
+        assert said.strip() == str(path)
