@@ -9,11 +9,12 @@ import pytest
 
 from firstbad.probes import edits
 from firstbad.probes.lifetimes import lifetimes
-from firstbad.probes.plan import Plan
+from firstbad.probes.plan import Plan, save
 from firstbad.probes.planner import plan as planned
+from firstbad.result import load
 from firstbad.run import CaptureOptions, ModelSpec
 
-from .conftest import CLIP, THREADS, Bench, bench_of
+from .conftest import CLIP, MICRO, THREADS, Bench, Command, bench_of
 
 SANITIZED = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
 
@@ -82,3 +83,18 @@ def test_a_planted_clobber_is_told_with_both_ops(micro: Bench) -> None:
         assert victim in first.cause.statement
         assert writer in first.cause.statement
         assert result.coverage.edges_changed >= 1
+
+
+def test_an_op_that_writes_over_what_it_reads_is_told(micro: Bench, tmp_path: Path, firstbad: Command) -> None:
+    """No edit of the values reproduces it, since what it read changed while it read; the plan alone says so."""
+    op, dead = "model.encoder.layers.0.final_layer_norm", "model.encoder.conv2"
+    broken = edits.rewire(micro.plan, "encode", op, "x", dead, planned_anew=False)
+    places = [broken.steps["encode"].tensors[name] for name in (op, dead)]
+    assert places[0].offset == places[1].offset
+    save(broken, tmp_path / "plan.json")
+    said = firstbad("diff", *MICRO, "--max-tokens", 2, "--candidate", f"c:{tmp_path}/plan.json", "-o", tmp_path / "out")
+    assert said.code == 1
+    result = load(tmp_path / "out" / "result.json")
+    assert [f["value"] for f in result["faults"]] == [op]
+    line = next(line for line in said.out.splitlines() if line.startswith("lint ") and "in_place" in line)
+    assert f"{op} writes over {dead} while it reads it" in line
