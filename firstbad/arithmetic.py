@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from firstbad.flash import weighted_sum
 from firstbad.graph import Graph, Op
 from firstbad.precision import rounded
 from firstbad.replay import Executor
@@ -86,7 +87,8 @@ ROUNDINGS = {
 def as_recorded(executor: Executor, candidate: Graph) -> Executor:
     """The executor itself where nothing was recorded."""
     plan = _plan(candidate)
-    return _Recorded(executor, plan) if plan else executor
+    halves = frozenset((op.step, op.name) for op in candidate.ops if op.attrs.get("accumulates") == "float16")
+    return _Recorded(executor, plan, halves) if plan or halves else executor
 
 
 def _plan(candidate: Graph) -> Mapping[tuple[str, str], tuple[Rounding | None, ...]]:
@@ -109,12 +111,28 @@ def _rounding(one: Any) -> Rounding | None:
 class _Recorded:
     """See the protocol in firstbad/replay.py."""
 
-    def __init__(self, executor: Executor, plan: Mapping[tuple[str, str], tuple[Rounding | None, ...]]) -> None:
+    def __init__(
+        self,
+        executor: Executor,
+        plan: Mapping[tuple[str, str], tuple[Rounding | None, ...]],
+        halves: frozenset[tuple[str, str]],
+    ) -> None:
         self._executor = executor
         self._plan = plan
+        self._halves = halves
+
+    @property
+    def plain(self) -> Executor:
+        """The reference's own arithmetic, without what the candidate rounds."""
+        return getattr(self._executor, "plain", self._executor)  # type: ignore[no-any-return]  # an executor or none
 
     def run(self, op: Op, inputs: Mapping[int, NDArray[Any]], dtype: str) -> list[NDArray[Any]]:
-        return self._executor.run(op, self._rounded(op, inputs), dtype)
+        rounded_inputs = self._rounded(op, inputs)
+        if dtype != "float64" and (op.step, op.name) in self._halves and len(op.reads) == 2:
+            shares, v = (rounded_inputs.get(read.value) for read in op.reads)
+            if shares is not None and v is not None:  # the noise of a sum that is rounded to float16 after each term
+                return [weighted_sum(shares, v)]
+        return self._executor.run(op, rounded_inputs, dtype)
 
     def scale(self, op: Op, inputs: Mapping[int, NDArray[Any]], output: NDArray[Any]) -> NDArray[Any] | None:
         return self._executor.scale(op, inputs, output)

@@ -163,6 +163,11 @@ def _overflow(op: str, d: Detail) -> str:
 
 
 def _mask(op: str, d: Detail) -> str:
+    if d.get("padding"):
+        return (
+            f"{short(op)} also attends to {d['padding']} positions of padding beyond the {d['keys']} that there are: "
+            "nothing masks them, and each counts as a score of 0"
+        )
     if d.get("model") == "none":
         return f"{short(op)} masks what the model does not ({d['how']})"
     if d["how"] in ("missing", "none"):

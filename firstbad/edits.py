@@ -13,6 +13,7 @@ from firstbad.edits_mask import masks
 from firstbad.edits_noise import noise, statistics
 from firstbad.edits_noise import sums as sums_in_few_bits
 from firstbad.edits_norm import norms
+from firstbad.edits_padding import as_read, padding
 from firstbad.edits_partial import copies, described, lost_terms, unwritten
 from firstbad.edits_precision import read, saturated, stored
 from firstbad.edits_structure import doubled, left_out, put_in, sums, swapped
@@ -25,6 +26,8 @@ EDITS: Edits = (
     overwritten,
     as_seen,
     tables,
+    as_read,
+    padding,
     copies,
     left_out,
     sums,

@@ -7,6 +7,7 @@ Leaves out the judging (noise.py) and the arithmetic (an Executor, made by the m
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
@@ -28,6 +29,9 @@ MOVES = frozenset(
     "__and__ __or__ isinf max_pool1d max_pool2d relu neg abs sort topk unfold diagonal one_hot".split()
 )
 """ATen ops that compute nothing that could round: their output must be exact."""
+
+LINEAR = frozenset("add sub mul div linear matmul mm bmm addmm baddbmm conv1d conv2d sum mean".split())
+"""Ops in which the rounding of an input shows in the output as |.| of the op itself does."""
 
 MASKED = 1e30
 """A score of this size is a mask (a dtype's lowest number), whose rounding says nothing about its neighbours."""
@@ -153,21 +157,21 @@ def sweep(
 def _needed(graph: Graph, given: Callable[[Value], NDArray[Any] | None], wanted: frozenset[int]) -> list[Op]:
     """The ops that the wanted values follow from, back to what is given, in execution order."""
     producer = {written: op for op in graph.ops for written in op.writes}
-    found: set[int] = set()
+    found: set[tuple[int, ...]] = set()  # by what they write: the ops of an edit share the id of the one they replace
     stack = [producer[value] for value in wanted if value in producer]
     seen = set(wanted)
     while stack:
         op = stack.pop()
-        if op.id in found:
+        if op.writes in found:
             continue
-        found.add(op.id)
+        found.add(op.writes)
         for read in op.reads:
             if read.value in seen or read.value not in producer:
                 continue
             seen.add(read.value)
             if given(graph.values[read.value]) is None:
                 stack.append(producer[read.value])
-    return [op for op in graph.ops if op.id in found]
+    return [op for op in graph.ops if op.writes in found]
 
 
 @dataclass(frozen=True)
@@ -204,7 +208,7 @@ class _Sweep:
             if written in self.wanted:
                 scale = sequential = None
                 if not exact and n == 0:
-                    scale = _with_noise(self.executor.scale(op, precise_inputs, precise[n]), noise)
+                    scale = self._scale(op, inputs, precise[n], noise)
                     sampled = self.samples(op)
                     sequential = self.executor.sequential(op, twin_inputs, sampled, written) if sampled else None
                 yield Replayed(value, precise[n], twin[n], scale, sequential, exact and noise == 0, length, order)
@@ -217,6 +221,18 @@ class _Sweep:
                 made = _Known(precise[n], twin[n], _measured(precise[n], twin[n], self.u), length)
                 own_order = self._order(op, twin_inputs, made, written) if n == 0 else 1.0
                 self.known[written] = replace(made, order=max(order, own_order))
+
+    def _scale(
+        self, op: Op, inputs: Mapping[int, _Known], output: NDArray[Any], noise: float
+    ) -> NDArray[np.float32] | None:
+        """The op's condition; what its inputs were rounded by on the way is added, for linear ops element by element:
+        a small element of a sum computed on the way has the noise of its neighbours."""
+        plain = {i: k.precise for i, k in inputs.items()}
+        scale = self.executor.scale(op, plain, output)
+        if scale is None or noise == 0 or op.kind.split(".")[1] not in LINEAR:
+            return _with_noise(scale, noise)
+        spread = self.executor.scale(op, {i: _spread(k) if k.noise else k.precise for i, k in inputs.items()}, output)
+        return scale if spread is None else np.asarray(scale + spread, np.float32)
 
     def _look_up(self, value: int) -> _Known | None:
         if value not in self.known:
@@ -240,6 +256,14 @@ def _with_noise(scale: NDArray[np.float32] | None, noise: float) -> NDArray[np.f
         return scale
     with np.errstate(over="ignore"):  # a masked element's: it is not judged by size
         return np.asarray(scale * np.float32(1 + noise), np.float32)
+
+
+def _spread(known: _Known) -> NDArray[Any]:
+    """How far rounding may have moved each element of a value computed on the way, in units of u."""
+    size = np.abs(known.precise)
+    numbers = size < MASKED
+    rms = math.sqrt(float(np.mean(np.where(numbers, size, 0.0) ** 2))) if size.size else 0.0
+    return np.where(numbers, np.maximum(size, rms), 0.0) * known.noise
 
 
 def _measured(precise: NDArray[Any], twin: NDArray[Any], u: float) -> float:

@@ -22,6 +22,9 @@ ROUNDED = {  # type of a product's first factor → what the second is rounded t
     **dict.fromkeys(("q2_K", "q3_K", "q4_K", "q5_K", "q6_K"), "q8_K"),
 }
 
+TILED = 64
+"""Queries from which ggml's fused attention works in tiles, in float32; with fewer it rounds q and each partial sum."""
+
 Rounding = tuple[str, float, float]
 """(type, factor of the reference that the engine has not, factor that the engine has before it rounds)."""
 
@@ -34,6 +37,8 @@ class Named:
     part_of: str = ""
     step: str = ""
     arithmetic: dict[str, list[Rounding | None]] = field(default_factory=dict)
+    keys: int = 0  # positions that a fused attention runs over
+    accumulates: str = ""  # type of a sum that is rounded after each term; "": float32
 
 
 @dataclass(frozen=True)
@@ -188,10 +193,14 @@ class Namer:
         own = float(node.ne[0]) ** -0.5
         to = ROUNDED.get(k.type)
         scores, out = f"{attention}.matmul", f"{attention}.matmul_1"
+        few = node.ne[2] < TILED  # [V,H,t]
+        rounds_q: Rounding | None = (to, own, q.factor) if to and few else None
         arithmetic: dict[str, list[Rounding | None]] = {}
         if to:
-            arithmetic = {scores: [(to, own, q.factor), (to, 1.0, k.factor)], out: [None, (to, 1.0, 1.0)]}
-        return Named(out, arithmetic=arithmetic)
+            arithmetic = {scores: [rounds_q, (to, 1.0, k.factor)], out: [None, (to, 1.0, 1.0)]}
+        kept = node.sources[1].number
+        keys = self.graph.nodes[kept].ne[1] if kept >= 0 else 0
+        return Named(out, arithmetic=arithmetic, keys=keys, accumulates="float16" if few and v.type == "f16" else "")
 
     def _add(self, node: Node) -> Named | None:
         for slot in (1, 0):

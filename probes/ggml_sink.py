@@ -70,6 +70,10 @@ class GgmlSink:
             attrs["called"] = node.name
         if named.part_of:
             attrs["part_of"] = named.part_of
+        if named.keys:
+            attrs |= {"keys": named.keys, "scale": node.number_at(0)}
+        if named.accumulates:
+            attrs["accumulates"] = named.accumulates
         if named.arithmetic:
             attrs["arithmetic"] = named.arithmetic
         reads = tuple(
