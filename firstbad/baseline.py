@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -70,17 +70,21 @@ def _lines(b: Baseline) -> Iterator[dict[str, Any]]:
     yield {"environment": dict(sorted(b.environment.items()))}
     for one in b.inputs:
         yield {"input": one.name, "hash": one.hash, "tokens": list(one.tokens)}
-    for row in b.rows:
-        line: dict[str, Any] = {"value": row.name, "step": row.step, "op": row.op, "shape": list(row.shape)}
-        line["dtype"] = row.dtype
-        if row.axes:
-            line["axes"] = list(row.axes)
-        if not row.exact:
-            line["rows"] = row.samples
-            line["error"] = [_short(x) for x in row.error]
-            line["highest"] = [_short(x) for x in b.highest.get(row.key, row.error)]
-            line["noise"] = [_short(x) for x in row.noise]
-        yield line
+    yield from (row_line(row, b.highest.get(row.key, row.error)) for row in b.rows)
+
+
+def row_line(row: Row, highest: Sequence[float]) -> dict[str, Any]:
+    """A value's line."""
+    line: dict[str, Any] = {"value": row.name, "step": row.step, "op": row.op, "shape": list(row.shape)}
+    line["dtype"] = row.dtype
+    if row.axes:
+        line["axes"] = list(row.axes)
+    if not row.exact:
+        line["rows"] = row.samples
+        line["error"] = [_short(x) for x in row.error]
+        line["highest"] = [_short(x) for x in highest]
+        line["noise"] = [_short(x) for x in row.noise]
+    return line
 
 
 def _short(x: float) -> float:
@@ -152,7 +156,7 @@ def _baseline(head: Mapping[str, Any], lines: list[dict[str, Any]]) -> Baseline:
         elif "input" in line:
             inputs.append(InputRecord(line["input"], line["hash"], tuple(line["tokens"])))
         else:
-            row = _row(line)
+            row = row_from(line)
             rows.append(row)
             highest[row.key] = tuple(line.get("highest", ()))
             if len(highest[row.key]) not in (0, len(TESTS)):
@@ -171,7 +175,8 @@ def _baseline(head: Mapping[str, Any], lines: list[dict[str, Any]]) -> Baseline:
     )
 
 
-def _row(line: Mapping[str, Any]) -> Row:
+def row_from(line: Mapping[str, Any]) -> Row:
+    """The value of a line."""
     return Row(
         line["step"],
         line["value"],

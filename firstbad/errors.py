@@ -24,12 +24,18 @@ class FirstbadError(Exception):
 
 
 class UsageError(FirstbadError):
+    """A wrong command line, name, file or input: the user can mend it."""
+
     exit_code = EXIT_USAGE
 
 
 class CompareError(FirstbadError):
+    """The comparison could not be made: the engine crashed, a trace is unreadable, a value is missing."""
+
     exit_code = EXIT_INCOMPLETE
 
 
 class UnstableReferenceError(FirstbadError):
+    """The reference does not reproduce itself."""
+
     exit_code = EXIT_REFERENCE

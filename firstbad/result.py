@@ -140,6 +140,12 @@ class Result:
     def to_json(self) -> str:
         return json.dumps(plain(asdict(self)), indent=1, allow_nan=False, ensure_ascii=False)
 
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        from firstbad.notebook import of_result
+
+        return of_result(self)
+
 
 def plain(data: Any) -> Any:
     """JSON knows no infinity: null stands for it."""

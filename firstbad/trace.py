@@ -87,6 +87,12 @@ class Trace:
         """The h5py file itself, for whoever wants more than the records."""
         return self._store.file
 
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        from firstbad.notebook import of_trace
+
+        return of_trace(self)
+
     def close(self) -> None:
         """Let go of the HDF5 file, so that this process may write to it; arrays stay valid, a later look reopens it."""
         self._store.close()

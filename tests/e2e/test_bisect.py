@@ -27,7 +27,10 @@ inputs = 2
 RUN = "set -e\ncc -O2 -o engine engine.c -lm\nexec ./engine\n"
 
 SUM = "            for (int i = 0; i < in; i++) sum += x[t * in + i] * w[o * in + i];\n"
-UNROLLED = "            for (int i = 0; i < in; i += 2) sum += x[t * in + i] * w[o * in + i] + x[t * in + i + 1] * w[o * in + i + 1];\n"
+UNROLLED = (
+    "            for (int i = 0; i < in; i += 2)\n"
+    "                sum += x[t * in + i] * w[o * in + i] + x[t * in + i + 1] * w[o * in + i + 1];\n"
+)
 COMMITS = [  # what each does to engine.c; all but the seventh are harmless
     (
         "say what forward does",
