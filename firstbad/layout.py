@@ -24,6 +24,9 @@ SAMPLES = 4096
 NEAR = 0.1
 """Relative distance under which two arrays are the same value with noise: a wrong order leaves about 1.4."""
 
+MASKED = 1e30
+"""A score below its negative is a mask, by whichever number."""
+
 ROWS = 4096
 """Rows that are looked up one by one in another order, at most."""
 
@@ -134,8 +137,8 @@ def distance(layout: Layout, array: NDArray[Any], reference: NDArray[Any], sampl
     at = np.unravel_index(_sample(reference.size, samples), reference.shape)
     own = np.asarray(layout.apply(array)[at], np.float64)
     wanted = np.asarray(reference[at], np.float64)
-    same = (own == wanted) | (np.isnan(own) & np.isnan(wanted))
-    size = float(np.linalg.norm(np.where(np.abs(wanted) < 1e30, np.nan_to_num(wanted), 0)))
+    same = (own == wanted) | (np.isnan(own) & np.isnan(wanted)) | ((own < -MASKED) & (wanted < -MASKED))
+    size = float(np.linalg.norm(np.where(np.abs(wanted) < MASKED, np.nan_to_num(wanted), 0)))
     with np.errstate(over="ignore", invalid="ignore"):
         apart = np.where(same, 0, np.nan_to_num(own - wanted, nan=1e30, posinf=1e30, neginf=1e30))
         return float(np.linalg.norm(np.clip(apart, -1e30, 1e30))) / (size or 1.0)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -201,7 +202,7 @@ class Matcher:
             options = self._options(value)
             found = self._followed(value, options, executor)
             if found is not None:
-                self._pair(value, *found, "placed")
+                self._pair(*self._latest(value, *found, executor), "placed")
                 return True
             if options:
                 undecided.append((value, options))
@@ -242,6 +243,18 @@ class Matcher:
                     return other, layout
         return None
 
+    def _latest(self, value: Value, other: Value, layout: Layout, executor: Executor) -> tuple[Value, Value, Layout]:
+        """The last reference value that the option can be: an op that masks what is masked already changes nothing."""
+        own = layout.apply(self.candidate_array(other))
+        for i in self._next(value):
+            later = self.reference.values[i]
+            if later.shape != value.shape or self._settled(later):
+                continue
+            made = self._evaluate(i, {value.id: own}, executor)
+            if made is not None and distance(Layout(later.shape), own, made) <= self._near(other):
+                return self._latest(later, other, replace(layout, shape=later.shape), executor)
+        return value, other, layout
+
     def _next(self, value: Value) -> list[int]:
         """The nearest computed values behind this one, and those behind them."""
         found: list[int] = []
@@ -254,7 +267,8 @@ class Matcher:
                     computed = bears(record) and not self._moves(record) and record.same_as < 0
                     if computed and written not in found:
                         found.append(written)
-                    if depth + computed < DEPTH:
+                    # behind a value that is known nothing depends on this one
+                    if depth + computed < DEPTH and written not in self.pairs:
                         stack.append((written, depth + computed))
         return found
 

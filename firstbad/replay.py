@@ -232,7 +232,8 @@ class _Sweep:
         if scale is None or noise == 0 or op.kind.split(".")[1] not in LINEAR:
             return _with_noise(scale, noise)
         spread = self.executor.scale(op, {i: _spread(k) if k.noise else k.precise for i, k in inputs.items()}, output)
-        return scale if spread is None else np.asarray(scale + spread, np.float32)
+        with np.errstate(over="ignore"):  # a masked element's: it is not judged by size
+            return scale if spread is None else np.asarray(scale + spread, np.float32)
 
     def _look_up(self, value: int) -> _Known | None:
         if value not in self.known:

@@ -2,7 +2,8 @@
 
 The command runs where firstbad was started, with its records going into the trace. What the reference is given lies
 ready for it in the folder $FIRSTBAD_INPUTS: each input as NAME.npy, the rest in run.json (prompt, eos, suppress,
-begin_suppress, max_tokens, threads). A program may well bring its own. Leaves out building it.
+begin_suppress, max_tokens, threads); placeholders in the command name files that are easier to read in C, see
+placeholders.py. A program may well bring its own. Leaves out building it.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from firstbad.run import CaptureOptions, Launch, Prepared, RunOutput
 from firstbad.session import meta_of
 from firstbad.trace import TraceWriter
 
+from .placeholders import filled
 from .process import record, run_bare, wanted_of
 from .stream import Replace
 
@@ -42,9 +44,10 @@ def capture(
         folder = Path(scratch)
         _lay_out(prepared, options, folder)
         meta = {**meta_of(prepared), "command": argument}
+        filled_in = filled(command, prepared, options, folder)
         with TraceWriter(trace_path, role="candidate", engine="exec", meta=meta) as writer:
             ended = record(
-                command,
+                filled_in,
                 writer,
                 folder,
                 timeout=options.timeout,
@@ -80,7 +83,8 @@ def bare(argument: str, prepared: Prepared, options: CaptureOptions, folder: Pat
     with tempfile.TemporaryDirectory(prefix=".exec-", dir=folder) as scratch:
         _lay_out(prepared, options, Path(scratch))
         inputs = {"FIRSTBAD_INPUTS": str(Path(scratch).resolve())}
-        return run_bare(_words(argument), timeout=options.timeout, environment=inputs)
+        words = filled(_words(argument), prepared, options, Path(scratch))
+        return run_bare(words, timeout=options.timeout, environment=inputs)
 
 
 def _words(argument: str) -> list[str]:
