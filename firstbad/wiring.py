@@ -53,7 +53,7 @@ def overwritten(case: Case) -> Iterator[Edit]:
             if len(family.members) == 1 and family.members[0].candidate.dtype == value.dtype:
                 target = family.members[0]
                 if content.size == np.prod(target.candidate.shape):
-                    replaced = {target.reference.id: into(target, content.reshape(-1))}
+                    replaced = {target.reference.id: into(target, in_memory(value, content))}
                     yield Edit("stale", detail | {"instead_of": target.candidate.name}, replaced)
 
 

@@ -221,3 +221,11 @@ def test_a_wire_to_a_dead_buffer_is_stale(micro: Bench, capsys: pytest.CaptureFi
     assert len(dead) >= 200
     outcomes = run(micro, random.Random(2).sample(dead, min(many, len(dead))), planned_anew=False)
     report(capsys, "one wrong wire to a dead buffer, nothing planned anew", outcomes)
+
+
+def test_a_dead_value_of_another_order_in_memory(micro: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    """Attention's output lies token by token; who reads its place as another value reads it so."""
+    op, dead = "model.encoder.layers.1.add_1", "model.encoder.layers.0.self_attn.matmul_1"
+    chosen = [w for w in wires(micro.plan) if (w.op, w.port, w.wired) == (op, "a", dead)]
+    assert [overwritten(micro.plan, w) for w in chosen] == ["taken"]
+    report(capsys, "a dead value of another order", run(micro, chosen, planned_anew=False))
