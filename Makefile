@@ -1,6 +1,7 @@
 # Two commands on a bare machine with Python 3.11+, pip, a C compiler, make and git:
 #
 #   make demo    the healthy engine, then the broken one, on the recording of the first case study
+#   make zoo     every fault of the fault zoo (ARGS=--quick: a tenth of it)
 #   make test    the tests that take seconds each
 #
 # Both set up .venv on first use and again only when pyproject.toml or constraints.txt change.
@@ -13,7 +14,7 @@ CASE := case_studies/whisper_buffer_wiring
 OUT := out
 PYTEST_FLAGS :=
 
-.PHONY: help setup demo test test-all lint format clean
+.PHONY: help setup demo zoo test test-all lint format clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -33,6 +34,10 @@ demo: $(STAMP)
 	  -o $(OUT)/broken || test $$? -eq 1
 	@echo
 	@echo "the story of this bug: $(CASE)/README.md"
+
+# Half an hour a model; goes on where it was stopped. ARGS=--quick: a fixed tenth on the small one, a few minutes.
+zoo: $(STAMP)
+	$(BIN)/python case_studies/fault_zoo/run.py $(ARGS)
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -m "not slow" $(PYTEST_FLAGS)

@@ -243,3 +243,37 @@ def test_the_founding_case_heals(tmp_path: Path) -> None:
     assert heal["heals"]
     assert result["extra"]["confirm"]["break"]["breaks_alike"]
     assert [f["op"] for f in result["extra"]["lint"]] == ["model.encoder.layers.3.self_attn.v_proj"]
+
+
+def test_any_engine_under_the_header_is_proved_alike(micro: Bench, tmp_path: Path) -> None:
+    """The same binary as somebody else's program, by its command."""
+    from importlib import import_module
+
+    from firstbad.probes import c
+    from firstbad.probes.program import write_weights
+
+    adapter = import_module("firstbad.probes.exec")
+    plan = wired(micro.plan)
+    for name, chosen in (("broken", plan), ("healthy", micro.plan)):
+        (tmp_path / name).write_text(lower(chosen, micro.prepared, max_tokens=micro.options.max_tokens))
+    write_weights(plan, micro.prepared.weights, tmp_path / "weights")
+    micro.prepared.inputs["input_features"].tofile(tmp_path / "features")
+    program = tmp_path / "program"
+    program.write_text((tmp_path / "broken").read_text())
+    command = f"{c.engine()} {program} {tmp_path / 'weights'} {tmp_path / 'features'} 1"
+    path = tmp_path / "candidate.h5"
+    output = adapter.capture(command, micro.prepared, path, micro.options)
+    with open_trace(micro.reference(output.tokens)) as ours, open_trace(path) as theirs:
+        comparison = compare(ours, theirs, micro.room.executor(micro.prepared))
+        session = Evidence(
+            micro.room, micro.prepared, f"exec:{command}", tmp_path, micro.options, ours, theirs,
+            wanted=Wanted((), substitute=True),
+        )  # fmt: skip
+        extra = gather(comparison, session).result.extra
+    assert extra["confirm"]["heal"]["heals"]
+    assert extra["confirm"]["break"]["breaks_alike"]
+    assert extra["substitute"]["agrees"]
+    folder = Path(extra["repro"][0]["folder"])
+    assert repro(folder) == (1, 1)
+    program.write_text((tmp_path / "healthy").read_text())  # the engine is mended in its place
+    assert repro(folder) == (0, 0)

@@ -1,0 +1,312 @@
+"""Faults in pairs, faults written after the explainer, faults of a PyTorch module; and the clean runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from entries import DEC, ENC, Edit, Fault, also, attr, cause, fault, kernel, layer, short, shows, weight, wire
+
+# ---- two at once ----
+
+
+def pairs(singles: Sequence[Fault]) -> Iterator[Fault]:
+    known = {f["id"]: f for f in singles}
+
+    def both(a: str, b: str, group: str) -> Fault:
+        one, two = known[a], known[b]
+        found = [*one["shows"], *two["shows"]]
+        return fault(
+            f"pair.{a}+{b}",
+            f"{one['class']}+{two['class']}",
+            f"{one['operator']}+{two['operator']}",
+            [*one["edits"], *two["edits"]],
+            *found,
+            group=group,
+        )
+
+    far = (
+        ("wire.e.0.self_attn.v_proj.x.e.add", "gelu.tanh.d.1.activation_fn.gelu"),
+        ("norm.eps_0.001.e.0.self_attn_layer_norm", "wire.e.1.fc1.x.e.1.add"),
+        ("bias.none.e.0.self_attn.q_proj", "bias.none.d.1.fc2"),
+        ("gain.1.001.e.0.self_attn.v_proj", "residual.first_only.e.1.add"),
+        ("dead_column.e.0.self_attn.out_proj", "tail.rows.e.1.self_attn.q_proj"),
+        ("gelu.tanh.e.gelu_1", "softmax.warm.e.1.self_attn"),
+        ("weight.e.1.self_attn.q_proj.weight.e.0.self_attn.q_proj.weight", "mask.strict.d.0.self_attn"),
+        ("precision.bf16_sum.e.0.fc1", "heads.swapped.e.1.self_attn.out_proj"),
+        ("conv.flipped.e.conv1", "norm.no_shift.e.1.self_attn_layer_norm"),
+        ("scale.none.e.0.self_attn.mul", "scale.none.d.1.self_attn.mul"),
+        ("places.one_late.d", "tail.columns.d.1.fc1"),
+        ("wire.d.0.self_attn.k_proj.x.d.add", "wire.d.1.self_attn.q_proj.x.d.0.add_2"),
+        ("last_row.e.0.fc2", "norm.rms.d.1.final_layer_norm"),
+        ("residual.scaled.e.1.add", "gain.1.01.d.1.self_attn.q_proj"),
+        ("cache.d.0.self_attn.k_proj.late", "wire.d.1.fc1.x.d.1.add_1"),
+        ("clobber.e.1.fc2.on.e.1.add", "bias.twice.d.1.fc1"),
+        ("norm.unbiased.e.1.final_layer_norm", "norm.unbiased.d.0.self_attn_layer_norm"),
+        ("gelu.quick.e.0.activation_fn.gelu", "gelu.silu.d.1.activation_fn.gelu"),
+    )
+    for a, b in far:
+        yield both(a, b, "pair-layers")
+    near = (
+        ("wire.e.1.self_attn.v_proj.x.e.0.add_1", "wire.e.1.self_attn.k_proj.x.e.0.add_1"),
+        ("bias.none.e.0.self_attn.q_proj", "scale.none.e.0.self_attn.mul"),
+        ("norm.no_shift.e.1.self_attn_layer_norm", "wire.e.1.self_attn.q_proj.x.e.0.add_1"),
+        ("bias.none.e.1.fc1", "wire.e.1.fc2.x.e.1.fc1"),
+        ("heads.swapped.d.1.self_attn.q_proj", "scale.none.d.1.self_attn.mul"),
+        ("gelu.tanh.e.0.activation_fn.gelu", "dead_column.e.0.self_attn.out_proj"),
+        ("residual.scaled.e.1.add", "norm.eps_0.001.e.1.final_layer_norm"),
+        ("tail.terms.e.1.fc2", "residual.second_twice.e.1.add_1"),
+    )
+    for a, b in near:
+        yield both(a, b, "pair-region")
+    e1, d1 = layer(ENC, 1, ""), layer(DEC, 1, "")
+    same = (
+        (
+            "wire+bias",
+            f"{e1}self_attn.v_proj",
+            [
+                *wire(f"{e1}self_attn.v_proj", "x", layer(ENC, 0, "add_1")),
+                ["no_bias", "encode", f"{e1}self_attn.v_proj"],
+            ],
+            cause("wrong_input", layer(ENC, 0, "add_1")),
+            cause("missing_bias"),
+        ),
+        (
+            "weight+bias",
+            f"{e1}fc1",
+            [*weight(f"{e1}fc1", "weight", layer(ENC, 0, "fc1.weight")), ["no_bias", "encode", f"{e1}fc1"]],
+            cause("wrong_weight", layer(ENC, 0, "fc1.weight")),
+            cause("missing_bias"),
+        ),
+        (
+            "eps+gain",
+            f"{d1}final_layer_norm",
+            [*attr(f"{d1}final_layer_norm", "eps", 1e-2), *kernel(f"{d1}final_layer_norm", "layer_norm:no_shift")],
+            cause("wrong_constant", 1e-2),
+            cause("missing_bias"),
+        ),
+        (
+            "wire+column",
+            f"{e1}self_attn.q_proj",
+            [
+                *wire(f"{e1}self_attn.q_proj", "x", layer(ENC, 0, "add_1")),
+                *kernel(f"{e1}self_attn.q_proj", "linear:dead_column", column=9),
+            ],
+            cause("wrong_input", layer(ENC, 0, "add_1")),
+            cause("partial_write", "9"),
+        ),
+        (
+            "weight+gain",
+            f"{d1}self_attn.q_proj",
+            [
+                *weight(f"{d1}self_attn.q_proj", "weight", layer(DEC, 0, "self_attn.q_proj.weight")),
+                *kernel(f"{d1}self_attn.q_proj", "linear:gain", head=1, gain=1.01),
+            ],
+            cause("wrong_weight", layer(DEC, 0, "self_attn.q_proj.weight")),
+            cause("wrong_constant", 1.01),
+        ),
+        (
+            "wire+transposed",
+            f"{e1}self_attn.out_proj",
+            [
+                *wire(f"{e1}self_attn.out_proj", "x", f"{e1}self_attn.v_proj"),
+                *kernel(f"{e1}self_attn.out_proj", "linear:transposed"),
+            ],
+            cause("wrong_input", f"{e1}self_attn.v_proj"),
+            cause("wrong_weight layout"),
+        ),
+        (
+            "wire+bias_twice",
+            f"{d1}fc1",
+            [*wire(f"{d1}fc1", "x", f"{d1}add_1"), *kernel(f"{d1}fc1", "linear:bias_twice")],
+            cause("wrong_input", f"{d1}add_1"),
+            cause("extra_op", "bias"),
+        ),
+        (
+            "wire+fp16",
+            f"{e1}fc1",
+            [*wire(f"{e1}fc1", "x", f"{e1}add"), *kernel(f"{e1}fc1", "linear:fp16_out")],
+            cause("wrong_input", f"{e1}add"),
+            cause("precision", "float16"),
+        ),
+    )
+    for id_, value, edits, a, b in same:
+        yield fault(
+            f"same.{id_}.{short(value)}",
+            "BA+BI",
+            "two",
+            edits,
+            also(shows(value, a), shows(value, b)),
+            group="pair-region",
+        )
+
+
+# ---- written after the explainer was frozen ----
+
+
+def held_out() -> Iterator[Fault]:
+    def one(
+        tag: str, name: str, kind: str, class_: str, said: dict[str, Any], steps: Sequence[str] = (), **attrs: Any
+    ) -> Fault:
+        return fault(
+            f"new.{tag}.{short(name)}",
+            class_,
+            "new",
+            kernel(name, kind, steps, **attrs),
+            shows(name, said),
+            group="held-out",
+        )
+
+    e0, e1, d0, d1 = (layer(s, i, "") for s in (ENC, DEC) for i in (0, 1))
+    for at, pads in ((f"{e1}self_attn.softmax", 5), (f"{d0}encoder_attn.softmax", 3), (f"{d1}self_attn.softmax", 1)):
+        yield one("pads", at, "softmax:padded", "PU", cause("wrong_variant partial_write mask extra_op"), pads=pads)
+    for at, cap in ((f"{e0}self_attn.matmul", 20), (f"{d1}encoder_attn.matmul", 5)):
+        yield one("cap", at, "attention_scores:capped", "SC", cause("extra_op", cap), cap=cap)
+    for at in (f"{e0}self_attn.matmul", f"{e1}self_attn.matmul"):
+        yield one("blocks", at, "attention_scores:blocks", "MK", cause("mask partial_write"), block=8)
+    for at in (f"{e1}self_attn.matmul_1", f"{d1}self_attn.matmul_1"):
+        yield one("stale_head", at, "attention_mix:stale_head", "GH", cause("heads partial_write"), head=2)
+    for at in (f"{e1}fc1", f"{d0}self_attn.q_proj"):
+        yield one("wrapped", at, "linear:wrapped", "DT", cause("overflow"), one=16384)
+    for at, how in (
+        (f"{e1}activation_fn.gelu", "table"),
+        (f"{d0}activation_fn.gelu", "table"),
+        (f"{e0}activation_fn.gelu", "clamped"),
+    ):
+        yield one(how, at, f"gelu:{how}", "AC", cause("precision wrong_variant overflow"))
+    for at in (f"{e0}add_1", f"{d1}add"):
+        yield one("fixed", at, "add:fixed", "RD", cause("precision"))
+    for at, how in (
+        (f"{e1}self_attn_layer_norm", "previous_mean"),
+        (f"{e0}final_layer_norm", "one_row"),
+        (f"{ENC}.layer_norm", "previous_mean"),
+    ):
+        yield one(how, at, f"layer_norm:{how}", "NG", cause("wrong_variant stale position wrong_constant"))
+    for at in (f"{e1}fc1", f"{d1}self_attn.v_proj"):
+        yield one("unrolled", at, "linear:unrolled", "TL", cause("partial_write layout wrong_constant extra_op"))
+    yield one("exchanged", f"{e1}self_attn.out_proj", "linear:rows_exchanged", "RC", cause("position layout order"))
+    yield one("exchanged", f"{d0}fc1", "linear:rows_exchanged", "RC", cause("position layout order"), ("prefill",))
+    for at in (f"{e0}self_attn.k_proj", f"{d1}fc2"):
+        yield one("abs", at, "linear:abs", "AC", cause("extra_op wrong_variant", "abs"))
+    for at in (f"{ENC}.conv1", f"{ENC}.conv2"):
+        yield one("dilated", at, "conv1d:dilated", "CV", cause("wrong_variant wrong_constant", "dilat"))
+
+
+# ---- the torch candidate ----
+
+
+def of_torch() -> Iterator[Fault]:
+    def one(name: str, value: str, class_: str, operator: str, *causes: dict[str, Any]) -> Fault:
+        return fault(f"torch.{name}", class_, operator, [["module", name]], shows(value, *causes), engine="torch")
+
+    yield one("gelu_tanh", layer(ENC, 1, "activation_fn.gelu"), "AC", "M32", cause("wrong_variant", "tanh"))
+    yield one("eps", layer(ENC, 0, "final_layer_norm"), "NE", "M28", cause("wrong_constant", 1e-3))
+    yield one("no_bias", layer(DEC, 1, "fc2"), "BI", "M07", cause("missing_bias"))
+    yield one(
+        "other_layer",
+        layer(DEC, 1, "self_attn.v_proj"),
+        "WL",
+        "M08",
+        cause("wrong_weight", layer(DEC, 0, "self_attn.v_proj.weight")),
+    )
+    yield one("transposed", layer(ENC, 1, "self_attn.out_proj"), "WL", "M09", cause("wrong_weight layout"))
+    yield one("scale", layer(ENC, 0, "self_attn.mul"), "SC", "M24", cause("wrong_constant", ["D", -0.5]))
+    yield one(
+        "norm_gain", layer(DEC, 0, "encoder_attn_layer_norm"), "NG", "M29", cause("wrong_variant wrong_weight", "gain")
+    )
+    yield one("dead_column", layer(ENC, 1, "fc1"), "TL", "M37", cause("partial_write", "5"))
+    yield one("rounded", layer(DEC, 0, "fc1"), "RD", "M40", cause("precision", "bfloat16"))
+    yield one("conv_flipped", f"{ENC}.conv2", "CV", "M35", cause("layout", "reversed"))
+    yield one(
+        "position",
+        f"{DEC}.embed_positions.index",
+        "PO",
+        "M16",
+        cause("position wrong_weight", 1),
+        cause("position wrong_weight"),
+    )
+    yield one("heads", layer(ENC, 0, "self_attn.v_proj"), "GH", "M10", cause("heads layout wrong_weight"))
+
+
+# ---- clean runs ----
+
+
+def clean() -> Iterator[dict[str, Any]]:
+    def run(id_: str, what: str, *edits: Edit, **more: Any) -> dict[str, Any]:
+        return {"id": f"clean.{id_}", "what": what, "edits": list(edits), **more}
+
+    for kind in ("linear", "conv1d", "attention_scores", "attention_mix"):
+        yield run(f"naive.{kind}", "summation order", ["every", kind, f"naive_{kind}"])
+    yield run(
+        "naive.all",
+        "summation order",
+        *(["every", k, f"naive_{k}"] for k in ("linear", "conv1d", "attention_scores", "attention_mix")),
+    )
+    for how in ("pairwise", "backwards", "compensated", "in_double", "strided", "split", "bias_inside"):
+        yield run(f"linear.{how}", "summation order", ["every", "linear", f"linear:{how}"])
+    for how in ("backwards", "pairwise", "in_double"):
+        yield run(f"scores.{how}", "summation order", ["every", "attention_scores", f"attention_scores:{how}"])
+    for how in ("blocked", "plain"):
+        yield run(f"mix.{how}", "blocked products", ["every", "attention_mix", f"attention_mix:{how}"])
+    yield run("conv.by_tap", "summation order", ["every", "conv1d", "conv1d:by_tap"])
+    for how in ("welford", "in_double", "folded"):
+        yield run(f"norm.{how}", "fused or other forms", ["every", "layer_norm", f"layer_norm:{how}"])
+    for how in ("online", "backwards", "in_double"):
+        yield run(f"softmax.{how}", "blocked softmax", ["every", "softmax", f"softmax:{how}"])
+    for how in ("by_erfc", "in_double"):
+        yield run(f"gelu.{how}", "fused or other forms", ["every", "gelu", f"gelu:{how}"])
+    yield run("mul.by_division", "fused or other forms", ["every", "mul", "mul:by_division"])
+    yield run("mask.by_choice", "fused or other forms", ["every", "causal_mask", "causal_mask:by_choice"])
+    yield run("argmax.last", "benign", ["every", "argmax", "argmax:last"])
+    yield run(
+        "all.other",
+        "fused or other forms",
+        ["every", "linear", "linear:backwards"],
+        ["every", "attention_scores", "attention_scores:backwards"],
+        ["every", "attention_mix", "attention_mix:blocked"],
+        ["every", "layer_norm", "layer_norm:folded"],
+        ["every", "softmax", "softmax:online"],
+        ["every", "gelu", "gelu:by_erfc"],
+        ["every", "conv1d", "conv1d:by_tap"],
+    )
+    for flags in (
+        "-O0",
+        "-O1",
+        "-O2",
+        "-ffast-math",
+        "-ffp-contract=off",
+        "-O2 -march=x86-64",
+        "-O3 -fno-tree-vectorize",
+        "-ffast-math -O1",
+        "-funroll-loops",
+    ):
+        yield run("flags." + flags.replace(" ", ""), "compiler flags", cflags=flags)
+        yield run(
+            "flags.naive." + flags.replace(" ", ""),
+            "compiler flags",
+            *(["every", k, f"naive_{k}"] for k in ("linear", "attention_scores", "attention_mix")),
+            cflags=flags,
+        )
+    for threads in (1, 2, 3, 4):
+        yield run(f"threads.{threads}", "threads", threads=threads)
+    yield run("spread", "allocation", ["spread"])
+    yield run("poison", "allocation", poison=True)
+    for seed in (2, 3, 4, 5, 6, 7, 8, 9):
+        yield run(f"seed.{seed}", "random weights", seed=seed)
+    in_place = [["spread"], ["move", "encode", layer(ENC, 1, "activation_fn.gelu"), layer(ENC, 1, "fc1")]]
+    yield run("in_place.gelu", "in place", *in_place)
+    yield run(
+        "in_place.softmax",
+        "in place",
+        ["spread"],
+        ["move", "encode", layer(ENC, 0, "self_attn.softmax"), layer(ENC, 0, "self_attn.matmul")],
+    )
+    yield run("in_place.add", "in place", ["spread"], ["move", "encode", layer(ENC, 1, "add"), layer(ENC, 0, "add_1")])
+    for dtype in ("bfloat16", "float16"):
+        yield run(f"torch.{dtype}", "fp16/bf16 storage", engine="torch", argument=f"dtype={dtype}")
+    for attn in ("sdpa", "eager"):
+        yield run(f"torch.{attn}", "fused ops", engine="torch", argument=f"attn={attn}")
+    # M44: differences that change nothing downstream, by the mathematics of softmax and argmax
+    yield run("benign.key_bias", "benign", ["key_bias", layer(ENC, 1, "self_attn.k_proj")])
+    yield run("benign.qk_permuted", "benign", ["file", layer(ENC, 1, "self_attn"), "qk_permuted"])
+    yield run("benign.qk_scaled", "benign", ["file", layer(ENC, 0, "self_attn"), "qk_scaled"])
