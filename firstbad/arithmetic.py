@@ -124,7 +124,8 @@ class _Recorded:
     @property
     def plain(self) -> Executor:
         """The reference's own arithmetic, without what the candidate rounds."""
-        return getattr(self._executor, "plain", self._executor)  # type: ignore[no-any-return]  # an executor or none
+        plain: Executor = getattr(self._executor, "plain", self._executor)
+        return plain
 
     def run(self, op: Op, inputs: Mapping[int, NDArray[Any]], dtype: str) -> list[NDArray[Any]]:
         rounded_inputs = self._rounded(op, inputs)

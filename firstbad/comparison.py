@@ -11,7 +11,7 @@ import platform
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,6 +29,7 @@ from firstbad.judge import distance
 from firstbad.local import Local, giver, kind_of, measure, sequential_of, sums_of
 from firstbad.noise import ROUNDOFF, Pool, excesses, floor
 from firstbad.precision import as_candidate
+from firstbad.profile import AsDeclared, Profile, as_declared
 from firstbad.region import replay_region
 from firstbad.relabel import relabelled
 from firstbad.relabel import words as relabel_words
@@ -86,6 +87,7 @@ def compare(
     *,
     budget: float = BUDGET,
     mapped: Mapped | None = None,
+    profile: Profile | None = None,
     command: str = "",
     notes: Iterable[str] = (),
     timings: Mapping[str, float] | None = None,
@@ -97,16 +99,21 @@ def compare(
         reference.graph, candidate.graph, reference.array, candidate.array, executor=executor, mapped=mapped
     )
     executor = as_recorded(as_candidate(executor, reference.graph, candidate.graph, alignment), candidate.graph)
+    undeclared, executor = executor, as_declared(executor, profile, alignment, reference, candidate)
     weights = compare_weights(reference, candidate, executor.weight)
     clock.lap("align")
     local = measure(reference, candidate, alignment, executor, progress=lambda name: progress(f"replay {name}"))
+    refused = _refused(executor, local)
+    if refused:
+        executor = undeclared
+        local = measure(reference, candidate, alignment, executor, progress=lambda name: progress(f"replay {name}"))
     again = relabelled(alignment, local, reference, candidate)
     if again is not None:
         other = measure(reference, candidate, again, executor, progress=lambda name: progress(f"replay {name}"))
         if _blamed(other) < _blamed(local):
             alignment, local = again, other
     clock.lap("replay")
-    localised = localise(local, alignment, reference.graph, candidate.graph)
+    localised = _approximations(executor, local, localise(local, alignment, reference.graph, candidate.graph))
     explained = [
         _explained(fault, reference, candidate, alignment, local, executor, budget if n < EXPLAINED else 0.0, progress)
         for n, fault in enumerate(localised.faults)
@@ -127,7 +134,7 @@ def compare(
         outputs=outputs,
         coverage=coverage,
         stage=_stage(coverage, faults, outputs),
-        notes=(*notes, *_notes(alignment, weights)),
+        notes=(*notes, *_notes(alignment, weights), *refused, *getattr(executor, "words", ())),
         environment=environment(reference, candidate),
         timings={**(timings or {}), **clock.seconds},
         files={"reference": str(reference.path), "candidate": str(candidate.path)},
@@ -135,6 +142,31 @@ def compare(
         death=candidate.death,
     )
     return Comparison(result, local, localised, alignment, tuple(explained))
+
+
+def _refused(executor: Executor, local: Local) -> list[str]:
+    """Why the profile does not count: a declared op whose values are not what was declared."""
+    if not isinstance(executor, AsDeclared):
+        return []
+    wrong = [j for j in local.values if j.bad and executor.declared(j.op) is not None]
+    if not wrong:
+        return []
+    first = wrong[0]
+    return [
+        f"the profile of {executor.profile.engine} is refused: {first.name} of {first.step} is not what it declares "
+        f"(off by {number(first.sums.local_error)}), nor are {len(wrong) - 1} more"
+    ]
+
+
+def _approximations(executor: Executor, local: Local, localised: Localised) -> Localised:
+    """Values of declared ops are approximations, and neither clean nor at fault."""
+    if not isinstance(executor, AsDeclared):
+        return localised
+    verdicts = dict(localised.verdicts)
+    for j in local.values:
+        if executor.sizes.get((j.step, j.name), 0) > 0 and not j.bad:
+            verdicts[j.pair.reference.id] = "approximation"
+    return replace(localised, verdicts=verdicts)
 
 
 def _blamed(local: Local) -> int:

@@ -14,6 +14,7 @@ from firstbad.run import CaptureOptions, ModelSpec
 
 if TYPE_CHECKING:
     from firstbad.mapfile import Mapped
+    from firstbad.profile import Profile
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
@@ -64,6 +65,21 @@ def add_map(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--map", type=Path, metavar="FILE", help="which candidate value is which, as `firstbad align --write` writes it"
     )
+
+
+def add_profile(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--profile",
+        default="",
+        metavar="NAME|FILE",
+        help="what the candidate computes another way on purpose: `ggml`, or a JSON file of your own",
+    )
+
+
+def profile(args: argparse.Namespace) -> Profile | None:
+    from firstbad.profile import load_profile
+
+    return load_profile(args.profile) if args.profile else None
 
 
 def mapped(args: argparse.Namespace) -> Mapped | None:

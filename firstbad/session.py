@@ -22,6 +22,7 @@ from firstbad.errors import UsageError
 from firstbad.evidence import Evidence, Wanted, check_wanted, gather
 from firstbad.mapfile import Mapped
 from firstbad.material import material_of, write_report
+from firstbad.profile import Profile
 from firstbad.result import save
 from firstbad.rooms import load, names
 from firstbad.run import CaptureOptions, ModelSpec, Prepared, RunOutput
@@ -108,6 +109,7 @@ def diff(
     *,
     budget: float,
     mapped: Mapped | None = None,
+    profile: Profile | None = None,
     command: str = "",
     started: float | None = None,
     wanted: Wanted | None = None,
@@ -145,6 +147,7 @@ def diff(
             room.executor(prepared),
             budget=budget,
             mapped=mapped,
+            profile=profile,
             command=command,
             notes=prepared.notes,
             timings=timings,
@@ -162,6 +165,7 @@ def compare_files(
     *,
     budget: float,
     mapped: Mapped | None = None,
+    profile: Profile | None = None,
     command: str = "",
     tell: Tell = silent,
 ) -> Comparison:
@@ -179,6 +183,7 @@ def compare_files(
             room.executor(prepared),
             budget=budget,
             mapped=mapped,
+            profile=profile,
             command=command,
             notes=ours.meta.get("notes", ()),
             progress=tell,

@@ -17,6 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", type=Path, metavar="DIR", help="folder for result.json")
     parser.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
     options.add_map(parser)
+    options.add_profile(parser)
     parser.add_argument(
         "--budget", type=options.seconds, default=10.0, metavar="SECONDS", help="search for the cause of a fault"
     )
@@ -35,6 +36,7 @@ def run(args: argparse.Namespace) -> int:
             args.output,
             budget=args.budget,
             mapped=options.mapped(args),
+            profile=options.profile(args),
             command=options.command_line(),
             tell=tell,
         )

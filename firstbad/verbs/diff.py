@@ -21,6 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_capture(parser)
     options.add_output(parser)
     options.add_map(parser)
+    options.add_profile(parser)
     parser.add_argument(
         "--budget", type=options.seconds, default=10.0, metavar="SECONDS", help="search for the cause of a fault"
     )
@@ -65,6 +66,7 @@ def run(args: argparse.Namespace) -> int:
             options.capture_options(args),
             budget=args.budget,
             mapped=options.mapped(args),
+            profile=options.profile(args),
             command=options.command_line(),
             started=started,
             wanted=wanted(args),
