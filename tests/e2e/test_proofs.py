@@ -51,9 +51,15 @@ def evidence(
     with open_trace(micro.reference(output.tokens)) as ours, open_trace(path) as theirs:
         comparison = compare(ours, theirs, micro.room.executor(micro.prepared))
         session = Evidence(
-            micro.room, micro.prepared, f"c:{path.with_suffix('.json')}", folder, replace(micro.options, **options),
-            ours, theirs, wanted=wanted,
-        )  # fmt: skip
+            micro.room,
+            micro.prepared,
+            f"c:{path.with_suffix('.json')}",
+            folder,
+            replace(micro.options, **options),
+            ours,
+            theirs,
+            wanted=wanted,
+        )
         comparison = gather(comparison, session)
     return comparison, dict(comparison.result.extra)
 
@@ -138,12 +144,19 @@ def repro(folder: Path, environment: Mapping[str, str] = {}) -> tuple[int, int]:
     variables = {**os.environ, **environment}
     python = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(folder / "test_repro.py")],
-        env=variables, capture_output=True, text=True, check=False, cwd=folder,
-    )  # fmt: skip
+        env=variables,
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=folder,
+    )
     built = subprocess.run(
         ["cc", "-std=c99", "-Wall", "-Wextra", "-Werror", "repro.c", "-o", "repro", "-lm"],
-        cwd=folder, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert built.returncode == 0, built.stderr
     c = subprocess.run(["./repro"], cwd=folder, env=variables, capture_output=True, text=True, check=False)
     return python.returncode, c.returncode
@@ -266,9 +279,15 @@ def test_any_engine_under_the_header_is_proved_alike(micro: Bench, tmp_path: Pat
     with open_trace(micro.reference(output.tokens)) as ours, open_trace(path) as theirs:
         comparison = compare(ours, theirs, micro.room.executor(micro.prepared))
         session = Evidence(
-            micro.room, micro.prepared, f"exec:{command}", tmp_path, micro.options, ours, theirs,
+            micro.room,
+            micro.prepared,
+            f"exec:{command}",
+            tmp_path,
+            micro.options,
+            ours,
+            theirs,
             wanted=Wanted((), substitute=True),
-        )  # fmt: skip
+        )
         extra = gather(comparison, session).result.extra
     assert extra["confirm"]["heal"]["heals"]
     assert extra["confirm"]["break"]["breaks_alike"]

@@ -131,9 +131,13 @@ def said(*faults: tuple[str, str, dict[str, Any]], **more: Any) -> dict[str, Any
 
 def test_how_the_zoo_judges(zoo: Any) -> None:
     entry = {
-        "id": "x", "class": "BA", "operator": "M01", "group": "single", "edits": [],
+        "id": "x",
+        "class": "BA",
+        "operator": "M01",
+        "group": "single",
+        "edits": [],
         "shows": [{"value": "a", "causes": [[{"kinds": ["wrong_constant"], "words": [1.001]}]]}],
-    }  # fmt: skip
+    }
     judge = lambda *f, **m: zoo.score.judged(entry, said(*f, **m), float)  # noqa: E731 - short and local
     good = judge(("a", "wrong_constant", {"number": 1.001}))
     assert (good["exact"], good["cause"]) == (True, "right")
@@ -150,10 +154,16 @@ def test_how_the_zoo_judges(zoo: Any) -> None:
 
 
 FEW = (
-    "wire.e.1.self_attn.v_proj.x.e.0.add_1", "gelu.tanh.d.1.activation_fn.gelu", "gain.1.001.e.0.self_attn.v_proj",
-    "dead_column.e.1.fc1", "precision.bf16_sum.e.0.fc1", "clobber.e.1.self_attn.v_proj.on.e.1.self_attn.mul",
-    "norm.eps_0.001.e.1.final_layer_norm", "clean.all.other", "clean.naive.all",
-)  # fmt: skip
+    "wire.e.1.self_attn.v_proj.x.e.0.add_1",
+    "gelu.tanh.d.1.activation_fn.gelu",
+    "gain.1.001.e.0.self_attn.v_proj",
+    "dead_column.e.1.fc1",
+    "precision.bf16_sum.e.0.fc1",
+    "clobber.e.1.self_attn.v_proj.on.e.1.self_attn.mul",
+    "norm.eps_0.001.e.1.final_layer_norm",
+    "clean.all.other",
+    "clean.naive.all",
+)
 
 
 def test_a_part_of_the_zoo(zoo: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
