@@ -35,6 +35,9 @@ def _wrong_input(op: str, d: Detail) -> str:
 def _wrong_weight(op: str, d: Detail) -> str:
     if d.get("transposed"):
         return f"{short(op)} multiplies by {d['weight']} transposed"
+    if d.get("terms"):
+        how = f"counts {_number(d['number'])} times" if d["number"] else "are zero"
+        return f"terms {d['terms']} of {d['terms_of']} of {d['weight']} {how}{_where(d)}"
     if not d.get("weight"):
         return f"{short(op)} adds {d['read']} where the model has no bias"
     if d.get("slot") == "weight and bias":
@@ -104,6 +107,8 @@ def _wrong_variant(op: str, d: Detail) -> str:
 
 def _wrong_constant(op: str, d: Detail) -> str:
     found, model = _number(d.get("number")), _number(d.get("model"))
+    if d.get("terms"):
+        return f"{short(op)} counts terms {d['terms']} of {d['terms_of']} of its sums {found} times{_where(d)}"
     if d.get("what") in ("gain", "offset"):
         word = "is multiplied by" if d["what"] == "gain" else "is off by"
         return f"{short(op)} {word} {found}{_where(d)}"
@@ -177,6 +182,8 @@ def _mask(op: str, d: Detail) -> str:
 
 def _heads(op: str, d: Detail) -> str:
     by = f" by {d['by']}" if d.get("by") else ""
+    if d.get("weight") or d.get("input"):
+        return f"{short(op)} has the heads of {d.get('weight') or d.get('input')} {d['how']}{by}"
     if d.get("model"):
         return f"{short(op)} maps heads to groups by {d['how']}, the model by {d['model']}"
     return f"the heads of {short(op)} are {d['how']}{by}"

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from firstbad.cause import Edits
 from firstbad.edits_constant import call_numbers, caps, input_factors, output_factors
-from firstbad.edits_layout import grouped, looked_up, moved, reread, shifted, views
+from firstbad.edits_layout import grouped, looked_up, moved, moved_weights, operand_heads, reread, shifted, views
 from firstbad.edits_mask import masks
 from firstbad.edits_noise import noise, statistics
 from firstbad.edits_noise import sums as sums_in_few_bits
 from firstbad.edits_norm import norms
 from firstbad.edits_padding import as_read, padding
-from firstbad.edits_partial import copies, described, lost_terms, unwritten
+from firstbad.edits_partial import copies, described, unwritten
 from firstbad.edits_precision import read, saturated, stored
 from firstbad.edits_structure import doubled, left_out, put_in, sums, swapped
 from firstbad.edits_table import tables
+from firstbad.edits_terms import terms
 from firstbad.edits_variant import activations, convolutions, softmaxes
 from firstbad.edits_weights import bias, other_weights
 from firstbad.wiring import as_seen, earlier, overwritten, rewired
@@ -43,13 +44,15 @@ EDITS: Edits = (
     stored,
     output_factors,
     moved,
+    moved_weights,
     views,
     grouped,
+    operand_heads,
     doubled,
     swapped,
     other_weights,
     earlier,
-    lost_terms,
+    terms,
     saturated,
     shifted,
     rewired,

@@ -55,13 +55,72 @@ def moved(case: Case) -> Iterator[Edit]:
         yield Edit(kind, detail, after=(_taken(found, at, shape),), cost=FITTED)
 
 
+def moved_weights(case: Case) -> Iterator[Edit]:
+    """The rows of a weight permuted where its bias is not: what the product alone shows."""
+    op = case.ops[-1]
+    if word_of(op) != "linear" or not isinstance(op.attrs["args"][2], dict) or len(case.ops) != 1:
+        return
+    w_id, offset = op.attrs["args"][1]["v"], case.preview_value(op.attrs["args"][2]["v"])
+    held, s = case.preview_value(w_id), case.signature
+    if held is None or offset is None or s.share_wrong == 0:
+        return
+    own, expected = (np.asarray(x, np.float64) - offset for x in (s.own, s.expected))
+    C, heads = s.shape[-1], heads_of(case)
+    for count in dict.fromkeys((heads, C)):
+        if not 1 < count <= LARGEST or C % count:
+            continue
+        shape = (-1, count, C // count)
+        mine, theirs = (np.moveaxis(x.reshape(shape), 1, 0).reshape(count, -1) for x in (own, expected))
+        found = _matched(mine, theirs, tolerance=1e-6)
+        if found is not None and not np.array_equal(found, np.arange(count)):
+            name, number = pattern(found)
+            kind = "heads" if count == heads else "layout"
+            detail: dict[str, Any] = {"what": "weight", "weight": case.reference.graph.values[w_id].name, "how": name}
+            detail |= {"rows": "heads" if count == heads else "rows"} | ({"by": number} if number else {})
+            content = np.take(held.reshape(count, -1), np.maximum(found, 0), 0).reshape(held.shape)
+            yield Edit(kind, detail, {w_id: content}, cost=FITTED)
+
+
+def operand_heads(case: Case) -> Iterator[Edit]:
+    """The heads of one operand of a product meet the wrong heads of the other."""
+    op = case.ops[-1]
+    if word_of(op) not in ("matmul", "bmm", "scaled_dot_product_attention"):
+        return
+    for argument in op.attrs["args"][:3]:
+        i = argument["v"] if isinstance(argument, dict) and "v" in argument else None
+        held = case.preview_value(i) if i is not None else None
+        if i is None or held is None or held.ndim < 3 or not 1 < held.shape[-3] <= 256:
+            continue
+        H = held.shape[-3]
+        at = np.arange(H)
+        maps: dict[str, NDArray[np.int64]] = {"turned by 1": (at + 1) % H, "turned by -1": (at - 1) % H}
+        maps["reversed"] = at[::-1]
+        for r in (r for r in range(2, H + 1) if H % r == 0):
+            maps |= {f"shared by {r} in a row": at // r * r, f"div {r}": at // r, f"mod {r}": at % r}
+            maps |= {f"interleaved by {r}": at.reshape(r, -1).T.ravel()}
+        name = _shown(case, i)
+        for how, chosen in maps.items():
+            if not np.array_equal(chosen, at):
+                detail = {"what": "heads", "input": name, "how": how}
+                yield Edit("heads", detail, {i: np.take(held, chosen, held.ndim - 3)})
+
+
+def _shown(case: Case, i: int) -> str:
+    """The name of the value that a view shows."""
+    graph = case.reference.graph
+    while i not in case.region.inputs and graph.values[i].op >= 0 and graph.ops[graph.values[i].op].reads:
+        reads = [r.value for r in graph.ops[graph.values[i].op].reads if r.value >= 0]
+        i = max(reads, key=lambda v: int(np.prod(graph.values[v].shape)))
+    return graph.values[i].name
+
+
 def reread(case: Case) -> Iterator[Edit]:
     """The output, or an input, as the same memory read in another shape."""
     shape = case.region.value.shape
     yield from ((e) for e in _output_orders(case, shape))
     for i in case.region.inputs:
         held, known = case.array(i), case.reference.graph.values[i]
-        if held is None or held.ndim < 1 or not np.issubdtype(held.dtype, np.floating):
+        if held is None or held.ndim < 1 or not held.size or not np.issubdtype(held.dtype, np.floating):
             continue
         for how, content in _orders(held, heads_of(case)):
             yield Edit("layout", {"what": "input", "input": known.name, "how": how}, {i: content})
@@ -94,7 +153,7 @@ def shifted(case: Case) -> Iterator[Edit]:
     """Rows or columns of an input moved by a few places; integers (positions, ids) moved, restarted or doubled."""
     for i in case.region.inputs:
         held, known = case.array(i), case.reference.graph.values[i]
-        if held is None:
+        if held is None or not held.size:
             continue
         if not np.issubdtype(held.dtype, np.floating):
             yield from _numbers(i, known.name, held)
@@ -237,13 +296,6 @@ def _split_otherwise(case: Case, op: Op) -> Iterator[Edit]:
     rank = len(after)
     chain("transpose.int", value(split), rank - 2, rank - 1, last=True)
     yield Edit("heads", {"what": "heads", "how": "interleaved", "of": op.name}, ops={op.id: tuple(chain.made)})
-    for n in range(after[-2] if after[-2] <= 64 else 0):
-        if n not in (1, after[-2] - 1):
-            continue
-        held = case.preview_value(op.writes[0])
-        if held is not None:
-            rolled = np.roll(held, n, axis=-2)
-            yield Edit("heads", {"what": "heads", "how": "turned round", "by": n}, {op.writes[0]: rolled})
 
 
 def _numbers(i: int, name: str, held: NDArray[Any]) -> Iterator[Edit]:
@@ -270,7 +322,7 @@ def _rolled(x: NDArray[Any], k: int, axis: int) -> Iterator[tuple[str, NDArray[A
     yield "wrapped", np.roll(x, k, axis)
 
 
-def _matched(own: NDArray[Any], expected: NDArray[Any]) -> NDArray[np.int64] | None:
+def _matched(own: NDArray[Any], expected: NDArray[Any], tolerance: float = 1e-4) -> NDArray[np.int64] | None:
     """For each slice of the candidate the expected slice that it is, by sketches; -1: a slice of zeros; None: no."""
     rng = np.random.default_rng(5)
     project = rng.standard_normal((own.shape[1], 12)) / np.sqrt(own.shape[1])
@@ -284,7 +336,7 @@ def _matched(own: NDArray[Any], expected: NDArray[Any]) -> NDArray[np.int64] | N
     own_place = far[np.arange(len(a)), np.arange(len(a))]
     found = np.where(own_place <= off + 1e-12 * (size + 1e-30), np.arange(len(a)), found)
     zero = size == 0
-    good = (off <= 1e-4 * size) | zero
+    good = (off <= tolerance * size) | zero
     if good.mean() < 0.9:
         return None
     return np.where(zero & (b[found] ** 2).sum(1).astype(bool), -1, found)

@@ -1,8 +1,8 @@
 """Edits of kind `partial_write`, `stale` and `nonfinite`: a part of the value holds something else.
 
 Which part is read off the wrong elements (groups x rows x columns that hold them all); what it holds must be known from
-elsewhere: zero, NaN, one number, what the buffer held before, an input, the same value of an earlier step, or a sum
-whose last terms were left out. Leaves out values that are wrong in scattered elements.
+elsewhere: zero, NaN, one number, what the buffer held before, an input, or the same value of an earlier step. Leaves
+out values that are wrong in scattered elements.
 """
 
 from __future__ import annotations
@@ -77,53 +77,14 @@ def unwritten(case: Case) -> Iterator[Edit]:
         kind = "nonfinite" if not np.isfinite(number) and inside.size < FEWEST else "partial_write"
         detail = {"holds": "zero" if number == 0 else "one number", "number": number, **where}
         yield Edit(kind, detail, after=(_part(number, part, s.shape),), cost=FITTED if number == 0 else LOOSE)
-    if not words:
-        return
     for holds, content in _contents(case):
-        if content.size == s.own.size and np.array_equal(content.reshape(s.shape)[part], inside):
-            yield Edit("partial_write", {**holds, **where}, after=(_part(content, part, s.shape),), cost=FITTED)
-
-
-def lost_terms(case: Case) -> Iterator[Edit]:
-    """A sum of products that leaves out its last terms, its first, or a block in the middle."""
-    op = case.ops[-1]
-    if word_of(op) not in ("linear", "matmul", "mm", "bmm") or len(case.ops) != 1:
-        return
-    a_id, b_id = (arg["v"] for arg in op.attrs["args"][:2])
-    a, b = case.preview_value(a_id), case.preview_value(b_id)
-    if a is None or b is None or a.ndim < 2 or b.ndim < 2:
-        return
-    a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
-    b = b.T if word_of(op) == "linear" else b  # [.., N, K] → [.., K, N]
-    inner = a.shape[-1]
-    shape = case.own().shape
-    at = np.argsort(-np.abs(case.signature.difference).ravel())[:256]
-    *batch, row, column = np.unravel_index(at, shape)
-    lead = tuple(batch)
-    left = np.broadcast_to(a, (*shape[:-1], inner))[(*lead, row)]
-    right = np.broadcast_to(np.swapaxes(b, -1, -2), (*shape[:-2], shape[-1], inner))[(*lead, column)]
-    terms = left * right  # [samples, K]
-    d = case.signature.difference.ravel()[at]
-    total = np.concatenate([np.zeros((len(at), 1)), np.cumsum(terms, 1)], 1)
-    suffix = ((d[:, None] + (total[:, -1:] - total)) ** 2).sum(0)  # terms k.. left out
-    prefix = ((d[:, None] + total) ** 2).sum(0)  # terms ..k left out
-    single = ((d[:, None] + terms) ** 2).sum(0)
-    bound = 0.05 * float(d @ d)
-    for first, last, error in (
-        (int(np.argmin(suffix[1:-1])) + 1 if inner > 1 else 0, inner - 1, float(suffix[1:-1].min(initial=np.inf))),
-        (0, int(np.argmin(prefix[1:-1])), float(prefix[1:-1].min(initial=np.inf))),
-        (int(np.argmin(single)), int(np.argmin(single)), float(single.min(initial=np.inf))),
-    ):
-        if error > bound:
+        if content.size != s.own.size or not np.array_equal(content.reshape(s.shape)[part], inside):
             continue
-        s = case.signature
-        masks = (s.groups, s.rows, s.columns)
-        words = {n: spans(runs(m)) for n, m in zip(("groups", "rows", "columns"), masks, strict=True) if not m.all()}
-        detail = {"holds": "a sum without its last terms" if first else "a sum without its first terms"}
-        detail |= {"terms": spans([(first, last)]), "terms_of": inner, **words}
-        kept = np.array(a)
-        kept[..., first : last + 1] = 0
-        yield Edit("partial_write", detail, {a_id: kept}, cost=FITTED)
+        if words:
+            yield Edit("partial_write", {**holds, **where}, after=(_part(content, part, s.shape),), cost=FITTED)
+        elif "left_by" in holds:
+            detail = {"op": word_of(case.ops[-1]), "holds": holds["left_by"], "holds_step": holds["left_step"]}
+            yield Edit("missing_op", detail | {"where": holds["holds"]}, output=content, cost=FITTED)
 
 
 def described(case: Case) -> Iterator[Edit]:
@@ -151,22 +112,8 @@ def _contents(case: Case) -> Iterator[tuple[dict[str, Any], NDArray[Any]]]:
     own = case.judged.pair.candidate
     pair = case.judged.pair
     earlier = [v for v in reversed(case.candidate.graph.values[: own.id]) if _stored(case, v, own)]
-    overlap = [
-        v
-        for v in earlier
-        if own.address and v.address < own.address + own.extent and own.address < v.address + v.extent
-    ]
-    for value in overlap[:MOST]:
-        shift = (value.address - own.address) // np.dtype(_NUMPY.get(own.dtype, "f4")).itemsize
-        flat = in_memory(value, case.candidate.array(value))
-        content = np.full(int(np.prod(own.shape, dtype=np.int64)), np.nan, np.float32)
-        a, z = max(0, shift), min(content.size, shift + flat.size)
-        if z > a:
-            content[a:z] = flat[a - shift : z - shift]
-            yield (
-                {"holds": "what the buffer held before", "left_by": value.name, "left_step": value.step},
-                into(pair, content),
-            )
+    if own.address:
+        yield from _before(case, own, earlier)
     same = [v for v in earlier if v.name == own.name]
     inputs = [v for v in earlier if _is_input(case, v)]
     for value in [*same, *inputs, *earlier][:MOST]:
@@ -176,7 +123,27 @@ def _contents(case: Case) -> Iterator[tuple[dict[str, Any], NDArray[Any]]]:
             yield {"holds": holds, "left_by": value.name, "left_step": value.step}, content
 
 
-_NUMPY = {"float32": "f4", "float64": "f8", "int64": "i8", "float16": "f2", "bfloat16": "u2"}
+def _before(case: Case, own: Value, earlier: list[Value]) -> Iterator[tuple[dict[str, Any], NDArray[Any]]]:
+    """The memory of the value before it was written: every earlier write to it, the last one on top."""
+    overlap = [v for v in earlier if v.address < own.address + own.extent and own.address < v.address + v.extent]
+    memory = np.full(int(np.prod(own.shape, dtype=np.int64)), np.nan, np.float32)
+    free = np.ones(memory.size, bool)
+    if own.dtype != "float32" or own.extent != memory.nbytes:
+        return
+    by: list[Value] = []
+    for value in overlap[:MOST]:  # the last one first
+        shift = (value.address - own.address) // memory.itemsize
+        flat = in_memory(value, case.candidate.array(value))
+        a, z = max(0, shift), min(memory.size, shift + flat.size)
+        if z > a and free[a:z].any():
+            memory[a:z][free[a:z]] = flat[a - shift : z - shift][free[a:z]]
+            free[a:z] = False
+            by.append(value)
+    if by:
+        holds = {"holds": "what the buffer held before", "left_by": by[0].name, "left_step": by[0].step}
+        if len(by) > 1:
+            holds["and_by"] = ", ".join(v.name for v in by[1:4])
+        yield holds, into(case.judged.pair, memory)
 
 
 def _stored(case: Case, value: Value, own: Value) -> bool:

@@ -60,6 +60,8 @@ def _int(bits: int, axis: int | None) -> Rounding:
     def rounding(x: NDArray[Any]) -> NDArray[Any]:
         if x.size == 0:  # the empty past of a first step
             return x
+        if not x.size:
+            return x
         size = np.abs(x).max(axis, keepdims=True) if axis is not None and x.ndim else np.abs(x).max(initial=0.0)
         step = np.where(size > 0, size / top, 1.0)
         with np.errstate(over="ignore", invalid="ignore"):

@@ -175,8 +175,8 @@ def _gains(shares: NDArray[np.float64]) -> Slice:
 
 
 def _new(G: int, R: int, C: int) -> _Raw:
-    rows, columns = [np.zeros(G * R) for _ in range(4)], [np.zeros(G * C) for _ in range(4)]
-    return _Raw(*rows, np.zeros((G * R, 3)), *columns, np.zeros(_SLOTS))
+    r, c = [np.zeros(G * R) for _ in range(4)], [np.zeros(G * C) for _ in range(4)]
+    return _Raw(r[0], r[1], r[2], r[3], np.zeros((G * R, 3)), c[0], c[1], c[2], c[3], np.zeros(_SLOTS))
 
 
 @cache

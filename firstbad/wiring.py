@@ -50,11 +50,34 @@ def overwritten(case: Case) -> Iterator[Edit]:
             continue
         # It read the place of another value, and that one was dead already: whatever stood there.
         for family in _families(case):
-            if len(family.members) == 1 and family.members[0].candidate.dtype == value.dtype:
-                target = family.members[0]
-                if content.size == np.prod(target.candidate.shape):
-                    replaced = {target.reference.id: into(target, in_memory(value, content))}
-                    yield Edit("stale", detail | {"instead_of": target.candidate.name}, replaced)
+            target = family.members[0]
+            if len(family.members) > 1 or target.candidate.dtype != value.dtype:
+                continue
+            for start, place in _places(case, value, content.size, target.candidate):
+                part = content.reshape(-1)[start : start + _size(target.candidate)]
+                more = {"input": place} if place else {}
+                replaced = {target.reference.id: into(target, part)}
+                yield Edit("stale", detail | more | {"instead_of": target.candidate.name}, replaced)
+
+
+def _places(case: Case, value: Value, count: int, like: Value) -> Iterator[tuple[int, str]]:
+    """Where in an overwritten value something of the size of `like` may have been read: (first element, whose place).
+
+    An op may read the place of a value that comes later, or came before, in memory that a larger one had first.
+    """
+    if count == _size(like):
+        yield 0, ""
+        return
+    itemsize = max(1, like.extent // max(1, _size(like)))
+    step, places = like.step, {}
+    for v in case.candidate.graph.values:
+        inside = value.address <= v.address and v.address + v.extent <= value.address + value.extent
+        if inside and v.address and v.extent == like.extent and (v.step == step or v.address not in places):
+            after = case.op is None or v.op > case.op.id
+            if v.address not in places or after:
+                places[v.address] = v.name
+    for address, name in places.items():
+        yield (address - value.address) // itemsize, name
 
 
 def as_seen(case: Case) -> Iterator[Edit]:

@@ -37,6 +37,20 @@ WRONG: dict[str, tuple[str, Callable[[Arrays, Arrays], np.ndarray], str, dict[st
         "heads",
         {"how": "0 and 1 exchanged"},
     ),
+    "pairs of heads share a key": (
+        SCORES,
+        lambda v, _: (
+            heads(v["layers.1.attn.mul"]) @ heads(v["layers.1.attn.k_proj"])[:, [0, 0, 1, 1]].transpose(0, 1, 3, 2)
+        ),
+        "heads",
+        {"input": "layers.1.attn.k_proj", "how": "div 2"},
+    ),
+    "heads of the weight exchanged, not of its bias": (
+        Q,
+        lambda v, w: linear(v[X], w[f"{Q}.weight"].reshape(H, K, D)[[1, 0, 2, 3]].reshape(D, D), w[f"{Q}.bias"]),
+        "heads",
+        {"weight": f"{Q}.weight", "how": "0 and 1 exchanged"},
+    ),
     "heads interleaved": (
         MIX,
         lambda v, _: v[SOFTMAX] @ v[V_].reshape(1, T, K, H).transpose(0, 3, 1, 2),

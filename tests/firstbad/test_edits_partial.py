@@ -77,3 +77,24 @@ def test_a_value_that_is_another_one(fault: Callable[..., Any]) -> None:
     """The op never ran: its value is what another op has left."""
     cause = fault(Q, lambda v, _: v["layers.0.attn.q_proj"]).cause
     assert (cause.kind, cause.detail["holds"]) == ("missing_op", "layers.0.attn.q_proj")
+
+
+def scaled(w: np.ndarray, where: Any, factor: float) -> np.ndarray:
+    made = np.array(w)
+    made[where] *= np.float32(factor)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("where", "factor", "detail"),
+    [
+        (np.s_[:, 16:], 1.25, {"terms": "16 to 31", "number": 1.25}),
+        (np.s_[:8, :16], 0, {"terms": "0 to 15", "columns": "0 to 7", "number": 0.0}),
+        (np.s_[:, 8:12], -1, {"terms": "8 to 11", "number": -1.0}),
+    ],
+)
+def test_a_block_of_a_weight_with_another_scale(
+    where: Any, factor: float, detail: dict[str, Any], fault: Callable[..., Any]
+) -> None:
+    cause = fault(Q, lambda v, w: linear(v[X], scaled(w[f"{Q}.weight"], where, factor), w[f"{Q}.bias"])).cause
+    assert (cause.kind, {k: cause.detail.get(k) for k in detail}) == ("wrong_weight", detail)
