@@ -1,15 +1,14 @@
 """A case against its baseline: what vanished, changed its form, grew or shrank beyond what clean runs vary.
 
-The limit of an error is the largest of several clean runs of the baseline times the case's growth factor, or times what
-drawing the roundings of so few rows anew may give. Where the machine differs from the baseline's (processor, compiler,
-BLAS, threads) or the values do (other tokens before them), a correct engine may round otherwise: there the error may
-also be as large as the noise floor measured in this very run allows. Leaves out faults (gate.py), which fail whatever
-a baseline says, and tokens of single inputs.
+The limit of an error is the largest of several clean runs of the baseline times the case's growth factor; of a value of
+few rows, and of its worst row or element, what the noise floor measured in this very run allows. That floor is also the
+limit where the machine differs from the baseline's (processor, compiler, BLAS, threads) or the values do (other tokens
+before them): a correct engine may round otherwise there. Leaves out faults (gate.py), which fail whatever a baseline
+says, and tokens of single inputs.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import pairwise
@@ -27,8 +26,11 @@ has not grown up yet, three times is one."""
 SLACK = 0.05
 """In units of u x condition: under it an error is a few roundings in a whole value, whose ratio says nothing."""
 
-DEVIATIONS = 3.0
-"""How far the root mean square of n rows may be off when they are drawn anew: so many times 1 / sqrt(2 n), twice."""
+MANY = 100
+"""Rows from which the root mean square of a value's errors is a number of the engine and not of the draw: from fewer,
+and for what is the worst of many (a row, a column, an element), the noise floor of the run is the limit. A change
+upstream that alters the last bits draws all of them anew, and the repeats of a baseline, whose first ops see the same
+bits each time, do not show how far that goes."""
 
 BETTER = 0.67
 """An error that shrank to this share is worth a new baseline."""
@@ -77,11 +79,11 @@ def compare(
 
 def limits(old: Row, row: Row, highest: Sequence[float], factor: float, *, anew: bool) -> tuple[float, ...]:
     """The largest error that passes, by TESTS."""
-    redrawn = 1 + DEVIATIONS * math.sqrt((1 / old.samples + 1 / row.samples) / 2)
+    settled = not anew and min(old.samples, row.samples) >= MANY
     found = []
-    for seen, allowed, floor in zip(highest, ANEW, row.noise, strict=True):
-        clean = allowed * floor
-        found.append(max(seen * factor, seen + SLACK, clean if anew else min(seen * redrawn, clean)))
+    for test, seen, allowed, floor in zip(TESTS, highest, ANEW, row.noise, strict=True):
+        clean = 0.0 if settled and test == "whole" else allowed * floor
+        found.append(max(seen * factor, seen + SLACK, clean))
     return tuple(found)
 
 

@@ -56,6 +56,8 @@ class Worst:
 
 @dataclass(frozen=True)
 class CauseResult:
+    """Why: the kind of edit of the reference that reproduces the candidate's values, and the sentence that says it."""
+
     kind: str
     statement: str
     detail: Mapping[str, Any]
@@ -77,6 +79,8 @@ class SiteResult:
 
 @dataclass(frozen=True)
 class FaultResult:
+    """One fault: where it first shows, how large it is, why, and what is off only because of it."""
+
     value: str
     step: str
     op: str
@@ -115,6 +119,8 @@ class Coverage:
 
 @dataclass(frozen=True)
 class Result:
+    """What a comparison found; result.json holds the same."""
+
     verdict: Outcome
     first_bad: FaultResult | None
     faults: tuple[FaultResult, ...]

@@ -82,3 +82,34 @@ def test_a_notebook_shows_it_and_escapes_it(result: firstbad.Result) -> None:
     trace = firstbad.load(result.files["reference"])
     assert isinstance(trace, firstbad.Trace)
     assert "reference torch, complete" in trace._repr_html_()
+
+
+def test_the_page_is_made_from_the_docstrings() -> None:
+    from firstbad.apipage import page
+
+    stored = Path(firstbad.__file__).with_name("api.md").read_text("utf-8")
+    assert stored == page(), "make it again: python -m firstbad.apipage > firstbad/api.md"
+
+
+def test_the_example_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import re
+
+    from firstbad.probes import edits, plan, planner
+    from firstbad.run import ModelSpec
+    from firstbad.session import prepare
+
+    _, prepared = prepare(ModelSpec("whisper", None, random_weights=1, audio_context=40, size="micro"))
+    value = "model.encoder.layers.1.self_attn.v_proj"
+    wire = edits.rewire(planner.plan(prepared.config, 40), "encode", value, "x", "model.encoder.layers.0.add_1")
+    plan.save(wire, tmp_path / "plan.json")
+    (tmp_path / "clip.wav").write_bytes(CLIP.read_bytes())
+    monkeypatch.chdir(tmp_path)
+    page = Path(firstbad.__file__).with_name("api.md").read_text("utf-8")
+    example = re.search(r"```python\n(.*?)```", page, re.DOTALL)
+    assert example
+    small = 'audio="clip.wav", random_weights=1, size="micro", audio_context=40, max_tokens=2, threads=1'
+    seen: dict[str, object] = {}
+    exec(example[1].replace('audio="clip.wav"', small), seen)
+    assert isinstance(seen["result"], firstbad.Result)
+    assert seen["result"].first_bad is not None
+    assert seen["result"].first_bad.value == value

@@ -45,10 +45,12 @@ def test_growth_within_what_clean_runs_vary() -> None:
 
 def test_one_row_that_grew_is_seen_although_the_whole_did_not() -> None:
     now = rows()
-    now[2] = replace(now[2], error=(0.5, 0.5, 0.9, 0.5, 0.5, 0.5))
+    now[2] = replace(now[2], error=(0.5, 0.5, 2.6, 0.5, 0.5, 0.5))
     (finding,) = compare(BASE, now, growth=1.25)
     assert (finding.kind, finding.value) == ("creep", "c")
-    assert "in its worst row: 0.90 noise floors, 0.50 in the baseline" in finding.message
+    assert "in its worst row: 2.60 noise floors, 0.50 in the baseline" in finding.message
+    now[2] = replace(now[2], error=(0.5, 0.5, 2.4, 0.5, 0.5, 2.4))  # the worst of many is drawn anew by any change
+    assert found(BASE, now) == []
 
 
 def test_on_another_machine_the_floor_is_measured_anew() -> None:
@@ -61,7 +63,8 @@ def test_few_rows_may_be_drawn_anew() -> None:
     few = baseline(row("a", error=0.58, samples=4))
     assert found(few, [row("a", error=1.06, samples=4)]) == []
     assert found(few, [row("a", error=1.6, samples=4)]) == [("creep", "a")]  # more than a clean engine ever has
-    assert found(few, [row("a", error=0.74, samples=4)], growth=1.25) == []
+    assert found(baseline(row("a", samples=100)), [row("a", error=0.63, samples=100)]) == [("creep", "a")]
+    assert found(baseline(row("a", samples=99)), [row("a", error=0.63, samples=100)]) == []
 
 
 def test_after_other_tokens_the_floor_is_measured_anew() -> None:
