@@ -89,11 +89,14 @@ def compare(
     mapped: Mapped | None = None,
     profile: Profile | None = None,
     command: str = "",
+    judged: Callable[[Value], bool] = lambda _: True,
     notes: Iterable[str] = (),
     timings: Mapping[str, float] | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Comparison:
-    """Aligns, measures, localises and explains. `budget`: seconds of search for the cause of one fault."""
+    """Aligns, measures, localises and explains. `budget`: seconds of search for the cause of one fault; `judged`: of
+    these values only, the others are there for those that read them.
+    """
     clock = _Clock()
     alignment = align(
         reference.graph, candidate.graph, reference.array, candidate.array, executor=executor, mapped=mapped
@@ -102,14 +105,25 @@ def compare(
     undeclared, executor = executor, as_declared(executor, profile, alignment, reference, candidate)
     weights = compare_weights(reference, candidate, executor.weight)
     clock.lap("align")
-    local = measure(reference, candidate, alignment, executor, progress=lambda name: progress(f"replay {name}"))
+
+    def replayed(aligned: Alignment) -> Local:
+        return measure(
+            reference,
+            candidate,
+            aligned,
+            executor,
+            judged=judged,
+            progress=lambda name: progress(f"replay {name}"),
+        )
+
+    local = replayed(alignment)
     refused = _refused(executor, local)
     if refused:
         executor = undeclared
-        local = measure(reference, candidate, alignment, executor, progress=lambda name: progress(f"replay {name}"))
+        local = replayed(alignment)
     again = relabelled(alignment, local, reference, candidate)
     if again is not None:
-        other = measure(reference, candidate, again, executor, progress=lambda name: progress(f"replay {name}"))
+        other = replayed(again)
         if _blamed(other) < _blamed(local):
             alignment, local = again, other
     clock.lap("replay")
@@ -212,7 +226,8 @@ def check_reference(case: Case) -> None:
     def own(other: Value) -> NDArray[Any] | None:
         return reference.array(other) if other.id in starts or other.kind in ("input", "constant") else None
 
-    replayed = replay_region(reference.graph, case.region, case.executor, own)
+    executor: Executor = getattr(case.executor, "plain", case.executor)  # what the candidate rounds is no matter here
+    replayed = replay_region(reference.graph, case.region, executor, own)
     sums = sums_of(reference.array(value), replayed, value.dtype)
     u = ROUNDOFF.get(value.dtype, ROUNDOFF["float32"])
     order = None if replayed.exact else sequential_of(u, replayed)

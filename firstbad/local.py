@@ -17,7 +17,7 @@ from firstbad.alignment import Alignment, Pair
 from firstbad.graph import Graph, Op, Value
 from firstbad.judge import Sums, distance, judge
 from firstbad.noise import FACTOR, ROUNDOFF, Excess, Floor, Pool, Sequential, excesses, floor, pools
-from firstbad.replay import Executor, Replayed, sweep
+from firstbad.replay import MASKED, Executor, Replayed, sweep
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -119,6 +119,7 @@ def measure(
         if pair.reference.kind == "input":
             own = pair.layout.apply(candidate.array(pair.candidate))
             inputs[pair.reference.step, pair.reference.name] = _equal(own, reference.array(pair.reference))
+    inputs.update(_by_hash(reference.graph, candidate.graph, alignment))
     wanted = frozenset(p.reference.id for p in alignment.pairs if p.reference.op >= 0 and judged(p.reference))
     u = max((ROUNDOFF.get(p.candidate.dtype, 0.0) for p in alignment.pairs), default=0.0) or ROUNDOFF["float32"]
     orders: dict[str, list[Sequential | None]] = {}
@@ -136,6 +137,14 @@ def measure(
         measured.append(_measure(reference, candidate, pair, replayed, orders))
     pooled = pools((kind_of(m.op, m.length), m.sums) for m in measured if not m.exact)
     return Local(tuple(_judged(reference.graph, measured, pooled)), inputs, pooled)
+
+
+def _by_hash(reference: Graph, candidate: Graph, alignment: Alignment) -> Iterator[tuple[tuple[str, str], bool]]:
+    """Inputs whose content was not asked of the candidate: the hashes of both sides tell whether they are equal."""
+    for value in reference.values:
+        other = candidate.by_key.get((value.step, value.name)) if value.kind == "input" else None
+        if other is not None and value.id not in alignment.by_reference and value.hash and other.hash:
+            yield (value.step, value.name), value.hash == other.hash
 
 
 def giver(reference: Trace, candidate: Trace, alignment: Alignment) -> Callable[[Value], NDArray[Any] | None]:
@@ -173,9 +182,10 @@ def sums_of(candidate: NDArray[Any], replayed: Replayed, dtype: str) -> Sums:
 
 def _size(expected: NDArray[np.float64]) -> NDArray[np.float32]:
     """The scale where no condition is known: the element's own size and the root mean square of the value."""
-    numbers = expected[np.isfinite(expected)]
-    rms = math.sqrt(float(np.mean(numbers**2))) if numbers.size else 1.0
-    return np.asarray(np.abs(np.nan_to_num(expected)) + rms, np.float32)
+    number = np.abs(expected) < MASKED  # a NaN is none
+    own = np.where(number, expected, 0.0)
+    rms = math.sqrt(float(np.sum(own**2)) / max(1, int(number.sum())))
+    return np.asarray(np.abs(own) + (rms or 1.0), np.float32)
 
 
 def _discrete(candidate: NDArray[Any], expected: NDArray[Any]) -> Sums:
