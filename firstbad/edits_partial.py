@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from firstbad.alignment import part_of
 from firstbad.case import Case
 from firstbad.edit import FITTED, LAST, LOOSE, After, Edit
 from firstbad.edits_variant import word_of
@@ -39,6 +40,8 @@ def copies(case: Case) -> Iterator[Edit]:
         return
     for value in case.candidate.graph.values:
         if value.id >= own.id or value.kind not in ("value", "input") or value.dtype != own.dtype:
+            continue
+        if part_of(case.candidate.graph, value) == f"a part of {own.name}":  # a product before its bias of zeros
             continue
         if int(np.prod(value.shape, dtype=np.int64)) != flat.size or not case.candidate.stored(value):
             continue

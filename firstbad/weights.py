@@ -58,10 +58,11 @@ def compare_weights(reference: Trace, candidate: Trace, weight: Weight) -> Weigh
 
 
 def _same_after_rounding(array: NDArray[Any], other: Value) -> bool:
-    return other.dtype in LOW and hash_array(_as(array, other.dtype)) == other.hash
+    return other.dtype in LOW and hash_array(stored_as(array, other.dtype)) == other.hash
 
 
-def _as(array: NDArray[Any], dtype: str) -> NDArray[Any]:
+def stored_as(array: NDArray[Any], dtype: str) -> NDArray[Any]:
+    """A weight's bytes as the candidate holds them."""
     if dtype == "bfloat16":
         return bfloat16_bits(np.asarray(array, np.float32))
     return array.astype(np.float16) if dtype == "float16" else array
@@ -77,7 +78,7 @@ def _reason(array: NDArray[Any], other: Value, by_hash: dict[int, str]) -> str:
 
 def _wrongly_converted(array: NDArray[Any], other: Value) -> Iterator[tuple[str, NDArray[Any]]]:
     """What often goes wrong on the way into another format."""
-    array = _as(array, other.dtype)
+    array = stored_as(array, other.dtype)
     if array.ndim == 2:
         yield "transposed", array.T
     elif array.ndim > 2:

