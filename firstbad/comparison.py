@@ -11,7 +11,7 @@ import platform
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,6 +28,7 @@ from firstbad.graph import READ_CHANGED, READ_OK, READ_UNWRITTEN, Value
 from firstbad.judge import distance
 from firstbad.local import Local, giver, kind_of, measure, sequential_of, sums_of
 from firstbad.noise import ROUNDOFF, Pool, excesses, floor
+from firstbad.places import where
 from firstbad.precision import as_candidate
 from firstbad.profile import AsDeclared, Profile, as_declared
 from firstbad.region import replay_region
@@ -45,7 +46,8 @@ from firstbad.result import (
     Source,
     Worst,
 )
-from firstbad.statement import number, place, unravel
+from firstbad.statement import number, unravel
+from firstbad.ties import near_ties
 from firstbad.weights import Weights, compare_weights
 
 if TYPE_CHECKING:
@@ -127,7 +129,7 @@ def compare(
         if _blamed(other) < _blamed(local):
             alignment, local = again, other
     clock.lap("replay")
-    localised = _approximations(executor, local, localise(local, alignment, reference.graph, candidate.graph))
+    localised = _approximations(executor, local, _localised(local, reference, candidate, alignment, executor))
     explained = [
         _explained(fault, reference, candidate, alignment, local, executor, budget if n < EXPLAINED else 0.0, progress)
         for n, fault in enumerate(localised.faults)
@@ -148,12 +150,13 @@ def compare(
         outputs=outputs,
         coverage=coverage,
         stage=_stage(coverage, faults, outputs),
-        notes=(*notes, *_notes(alignment, weights), *refused, *getattr(executor, "words", ())),
+        notes=(*notes, *_notes(alignment, weights), *_drift(localised), *refused, *getattr(executor, "words", ())),
         environment=environment(reference, candidate),
         timings={**(timings or {}), **clock.seconds},
         files={"reference": str(reference.path), "candidate": str(candidate.path)},
         command=command,
         death=candidate.death,
+        extra={"drift": [asdict(block) for block in localised.drift]} if localised.drift else {},
     )
     return Comparison(result, local, localised, alignment, tuple(explained))
 
@@ -181,6 +184,21 @@ def _approximations(executor: Executor, local: Local, localised: Localised) -> L
         if executor.sizes.get((j.step, j.name), 0) > 0 and not j.bad:
             verdicts[j.pair.reference.id] = "approximation"
     return replace(localised, verdicts=verdicts)
+
+
+def _drift(localised: Localised) -> Iterable[str]:
+    """Where the errors of a run that drifts come from."""
+    if localised.drift:
+        most = max(localised.drift, key=lambda block: block.added)
+        yield (
+            f"drift: the usual value is noisier than a clean engine's; {most.name} adds most, {number(most.added)} "
+            f"where {number(most.allowed)} would be noise ({most.floors:.1f} noise floors)"
+        )
+
+
+def _localised(local: Local, reference: Trace, candidate: Trace, alignment: Alignment, executor: Executor) -> Localised:
+    ties = near_ties(local, reference, candidate, alignment, executor)
+    return localise(local, alignment, reference.graph, candidate.graph, ties)
 
 
 def _blamed(local: Local) -> int:
@@ -255,7 +273,7 @@ def _fault_result(fault: Fault, case: Case, cause: Cause, localised: Localised, 
         times_noise=worst.ratio,
         cumulative_error=first.cumulative,
         test=worst.test,
-        where=place(worst.test, worst.index, first.pair.reference.shape),
+        where=where(first),
         worst=_worst(case, reference),
         cause=CauseResult(
             cause.kind,

@@ -22,6 +22,7 @@ from firstbad.trace import TraceWriter, open_trace
 
 if TYPE_CHECKING:
     from firstbad.comparison import Comparison
+    from firstbad.result import Result
     from firstbad.trace import Trace
 
 
@@ -32,6 +33,7 @@ class Wanted:
     confirm: tuple[str, ...] | None = None  # patterns of values to put in place; (): those of the faults; None: no
     substitute: bool = False
     allocations: bool = False
+    repeat: int = 1  # runs of the candidate that must give the same bits
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,10 @@ def gather(comparison: Comparison, session: Evidence) -> Comparison:
         found["substitute"] = _substituted(comparison, session)
     if session.wanted.allocations:
         found["allocations"] = _allocations(session)
-    return replace(comparison, result=replace(comparison.result, extra=found))
+    result = replace(comparison.result, extra=found)
+    if session.wanted.repeat > 1:
+        result = _repeated(result, session)
+    return replace(comparison, result=result)
 
 
 def check_wanted(candidate: str, wanted: Wanted) -> None:
@@ -159,6 +164,22 @@ def _substituted(comparison: Comparison, session: Evidence) -> dict[str, Any]:
                 return second_opinion(comparison, session.reference_trace, trace)
         except FirstbadError as error:
             return {"why": str(error)}
+
+
+def _repeated(result: Result, session: Evidence) -> Result:
+    """The candidate run again and again, each run against the first."""
+    from firstbad.repeat import compared, with_repeats
+
+    def others(folder: Path) -> Iterator[Trace]:
+        for n in range(1, session.wanted.repeat):
+            session.tell(f"repeat {n + 1} of {session.wanted.repeat}")
+            path = folder / "again.h5"
+            with session.again(path) as trace:
+                yield trace
+            path.unlink()
+
+    with session.scratch() as scratch:
+        return with_repeats(result, compared(session.candidate_trace, others(scratch)))
 
 
 def _allocations(session: Evidence) -> dict[str, Any]:

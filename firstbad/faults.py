@@ -6,13 +6,14 @@ upstream of it through the candidate's graph where the probe recorded it, else t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from firstbad.alignment import Alignment
 from firstbad.graph import Graph, Op
 from firstbad.local import Judged, Local
+from firstbad.slow import Block, blocks, is_slow
 
 Verdict = Literal[
     "clean", "culprit", "victim", "masked", "near-tie", "approximation", "benign", "drift", "misaligned", "unknown"
@@ -38,32 +39,47 @@ class Localised:
     faults: tuple[Fault, ...]
     verdicts: Mapping[int, Verdict]
     damage: Mapping[int, str]  # reference id of a victim → name of the nearest fault upstream of it
+    drift: tuple[Block, ...] = ()  # every block's share, where errors grow without a fault
 
 
-def localise(local: Local, alignment: Alignment, reference: Graph, candidate: Graph) -> Localised:
-    """Groups what is locally bad into faults and attributes what is only cumulatively bad to them."""
+def localise(
+    local: Local,
+    alignment: Alignment,
+    reference: Graph,
+    candidate: Graph,
+    ties: Container[int] = (),
+) -> Localised:
+    """Groups what is locally bad into faults and attributes what is only cumulatively bad to them.
+
+    `ties`: reference ids of choices that differ by noise alone; see ties.py.
+    """
     sites: dict[str, list[Judged]] = {}
     for judged in local.values:
-        if judged.bad:
+        if judged.bad and judged.pair.reference.id not in ties:
             sites.setdefault(judged.name, []).append(judged)
     faults = tuple(Fault(name, tuple(many)) for name, many in sites.items())
     source = _sources(reference, candidate, alignment, faults)
     verdicts: dict[int, Verdict] = {}
     damage: dict[int, str] = {}
+    slow = is_slow(local.values)
     for judged in local.values:
         key = judged.pair.reference.id
-        if judged.bad:
+        if judged.bad and key in ties:
+            verdicts[key] = "near-tie"
+        elif judged.bad:
             verdicts[key] = "culprit" if judged.cumulative_bad else "masked"
         elif judged.cumulative_bad and key in source:
             verdicts[key] = "victim"
             damage[key] = source[key]
-        elif judged.cumulative_bad and judged.exact and not judged.cumulative < 1:
-            verdicts[key] = "near-tie"
+        elif judged.cumulative_bad and "float" not in judged.pair.reference.dtype:
+            verdicts[key] = "near-tie"  # the scores are right, and the choice follows from them
+        elif judged.cumulative_bad and slow:
+            verdicts[key] = "drift"
         elif judged.pair.how == "relabelled":
             verdicts[key] = "misaligned"
         else:
             verdicts[key] = "clean"
-    return Localised(faults, verdicts, damage)
+    return Localised(faults, verdicts, damage, blocks(local.values) if slow else ())
 
 
 def _sources(reference: Graph, candidate: Graph, alignment: Alignment, faults: Iterable[Fault]) -> Mapping[int, str]:

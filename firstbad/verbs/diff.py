@@ -40,13 +40,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--allocations", action="store_true", help="run the C engine again with poisoned and never-reused buffers"
     )
+    group.add_argument(
+        "--repeat",
+        type=options.positive,
+        default=1,
+        metavar="N",
+        help="run the candidate N times and name the first value that differs between runs",
+    )
 
 
 def wanted(args: argparse.Namespace) -> Wanted:
     from firstbad.evidence import Wanted
 
     patterns = None if args.confirm is None else tuple(p for p in args.confirm.split(",") if p)
-    return Wanted(patterns, args.substitute, args.allocations)
+    return Wanted(patterns, args.substitute, args.allocations, args.repeat)
 
 
 def run(args: argparse.Namespace) -> int:

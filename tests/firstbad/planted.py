@@ -143,6 +143,33 @@ def plant(recorded: Recorded, faults: Mapping[str, Fault], path: Path) -> Path:
     return path
 
 
+def rightly(recorded: Recorded, name: str, dtype: str = "float64") -> Callable[[Mapping[str, np.ndarray]], np.ndarray]:
+    """How a value follows from the values before it (views are made anew)."""
+    executor = Executor(recorded.weights)
+    with open_trace(recorded.path) as trace:
+        graph = trace.graph
+        value = next(v for v in graph.values if v.name == name and v.kind == "value")
+        plain = {v.id: np.array(trace.array(v)) for v in graph.values if v.kind in ("input", "constant")}
+
+    def right(named: Mapping[str, np.ndarray]) -> np.ndarray:
+        def held(i: int) -> np.ndarray | None:
+            known = graph.values[i]
+            if i in plain or known.kind == "weight":
+                return plain.get(i)
+            if known.name in named and known.kind == "value":
+                return named[known.name]
+            return made(i)
+
+        def made(i: int) -> np.ndarray:
+            op = graph.ops[graph.values[i].op]
+            inputs = {r.value: a for r in op.reads if (a := held(r.value)) is not None}
+            return executor.run(op, inputs, dtype)[op.writes.index(i)]
+
+        return made(value.id)
+
+    return right
+
+
 def explained(recorded: Recorded, candidate: Path, **options: Any) -> Result:
     with open_trace(recorded.path) as ours, open_trace(candidate) as theirs:
         return run(ours, theirs, recorded, **options)
