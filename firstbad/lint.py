@@ -16,12 +16,13 @@ from firstbad.graph import READ_CHANGED, READ_UNWRITTEN, Graph, Op, Value
 
 RULES: Mapping[str, str] = {
     "read_before_written": "an op reads what no op has made yet",
-    "never_read": "a value is made and nobody reads it",
+    "never_read": "a value is made, or a weight is there, and nobody reads it",
     "reused": "a buffer is taken by another value before its last reader",
     "overlap": "two values that are alive at the same time share bytes",
     "extent": "an op reads less or more than its producer wrote",
     "in_place": "an op writes over a value that is still needed",
     "alignment": "a value starts where no vector load should",
+    "weight_name": "an op uses another's weight although there is one of its own name",
     "siblings": "an op is wired unlike the same op of its sibling layers",
     "changed_nothing": "an op ran and left its output as it was, or as its input was",
     "undeclared_write": "bytes changed although no op declared a write there",

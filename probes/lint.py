@@ -1,10 +1,10 @@
 """Lint of a plan: wiring and placement faults found with no run, no weights and no reference.
 
 The plan's call lists are walked with bytes that know who wrote them: encode, prefill, two decode steps, at the largest
-and at a small size. Two rules beside it: every value has a reader, and layers that repeat are wired alike. An op in
-place is fine where its kernel works element by element and nobody needs the input afterwards; a tensor that no op makes
-is a view of whatever lies there. Leaves out whether the right value of two live ones is read: no plan can say that
-unless a sibling layer does.
+and at a small size. Beside it: every value and weight has a reader, an op has the weights of its own name, and layers
+that repeat are wired alike. An op in place is fine where its kernel works element by element and nobody needs the input
+afterwards; a tensor that no op makes is a view of whatever lies there. Leaves out whether the right value of two live
+ones is read: no plan can say that unless a sibling layer does.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def lint(plan: Plan) -> tuple[Finding, ...]:
         walk = _Walk(plan, fed)
         for finding in walk.run():
             found.setdefault((finding.rule, finding.step, finding.op, finding.value), finding)
-    for finding in (*_misaligned(plan), *_unlike_siblings(plan)):
+    for finding in (*_misaligned(plan), *_weights(plan), *_unlike_siblings(plan)):
         found.setdefault((finding.rule, finding.step, finding.op, finding.value), finding)
     order = {(s.name, op.name): (i, j) for i, s in enumerate(plan.steps.values()) for j, op in enumerate(s.ops)}
     return tuple(sorted(found.values(), key=lambda f: order.get((f.step, f.op), (99, 0))))
@@ -223,12 +223,38 @@ def _unlike_siblings(plan: Plan) -> Iterator[Finding]:
                     table.setdefault(key, {})[int(match["index"])] = wired
     _name_what_enters(table)
     for (step_name, stack, rest, port), layers in table.items():
+        if len(set(layers.values())) < 2:
+            continue
         usual = _usual(layers, [v for k, v in table.items() if k[2:] == (rest, port) and k[:2] != (step_name, stack)])
         for index, wired in layers.items():
-            if usual is not None and wired != usual:
-                name = f"{stack}.{index}.{rest}"
-                text = f"{name} has {_said(wired)} as `{port}`, the same op of its sibling layers {_said(usual)}"
+            name = f"{stack}.{index}.{rest}"
+            said = f"{name} has {_said(wired)} as `{port}`"
+            if usual is None and index:  # two layers, and nothing to tell which is right
+                first = min(layers)
+                text = f"{said}, the same op of layer {first} {_said(layers[first])}: one of them is wrong"
+                yield Finding("siblings", step_name, name, name, text, f"{stack}.{first}.{rest}")
+            elif usual is not None and wired != usual:
+                text = f"{said}, the same op of its sibling layers {_said(usual)}"
                 yield Finding("siblings", step_name, name, name, text, _absolute(wired, stack, index))
+
+
+def _weights(plan: Plan) -> Iterator[Finding]:
+    """Weights that no op uses, and ops that use another's although the plan has one of their own name."""
+    used = {weight for step in plan.steps.values() for op in step.ops for weight in op.weights.values()}
+    for step in plan.steps.values():
+        for op in step.ops:
+            for port, weight in op.weights.items():
+                own = f"{op.name}.{port}"
+                if weight != own and own in plan.weights:
+                    text = f"{op.name} uses {weight} as `{port}`, and the plan has {own}"
+                    yield Finding("weight_name", step.name, op.name, own, text, weight)
+    for weight in plan.weights:
+        if weight not in used:
+            module = weight.rpartition(".")[0]
+            step_name = next((s.name for s in plan.steps.values() if module in s.tensors), "")
+            yield Finding(
+                "never_read", step_name, module, weight, f"the weight {weight} is in the plan and no op uses it"
+            )
 
 
 def _wires(op: PlanOp, stack: str, index: int) -> Iterator[tuple[str, str]]:
@@ -258,14 +284,14 @@ def _name_what_enters(table: dict[tuple[str, str, str, str], dict[int, str]]) ->
 
 
 def _usual(layers: Mapping[int, str], others: list[dict[int, str]]) -> str | None:
-    counts = Counter(layers.values())
-    if len(counts) < 2:
-        return None
-    (first, n), (_, m) = counts.most_common(2)
+    """What most layers have; of two that differ, what more of the other steps and stacks have; None: nobody knows."""
+    (first, n), (second, m) = Counter(layers.values()).most_common(2)
     if n > m and n > 1:
         return first
-    elsewhere = {wired for other in others for wired in other.values()} & set(counts)
-    return elsewhere.pop() if len(elsewhere) == 1 else None
+    elsewhere = Counter(wired for other in others for wired in other.values())
+    if elsewhere[first] == elsewhere[second]:
+        return None
+    return first if elsewhere[first] > elsewhere[second] else second
 
 
 def _said(wired: str) -> str:

@@ -29,8 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = arguments(argv)
     every = [e for name in ("faults", "held_out", "clean") for e in read(HERE / f"{name}.json")]
     entries = [e for e in every if any(fnmatch.fnmatch(e["id"], pattern) for pattern in args.only or ["*"])]
-    if args.quick:
-        entries = entries[::QUICK]
+    entries = entries[:: QUICK if args.quick else args.every]
     models = args.model or (["micro"] if args.quick else list(MODELS))
     rows = [row for model in models for row in run(model, entries, args)]
     if not rows:
@@ -44,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         ):
             print(said(row))
     args.output.mkdir(parents=True, exist_ok=True)
-    whole = not (args.quick or args.model or args.only)
+    whole = not (args.quick or args.model or args.only or args.every > 1)
     where = HERE if args.publish or whole else args.output
     (where / "result.json").write_text(json.dumps(data, indent=1) + "\n", "utf-8")
     (where / "RESULTS.md").write_text(page(data), "utf-8")
@@ -56,6 +55,7 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="a fixed tenth, on the small model")
     parser.add_argument("--model", action="append", choices=list(MODELS), help="micro (random weights) or tiny.en")
     parser.add_argument("--only", action="append", metavar="PATTERN", help="faults of this name: 'gelu.*'")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="only every N-th")
     parser.add_argument("--again", action="store_true", help="run what was run before")
     parser.add_argument("--score", action="store_true", help="run nothing: judge what was said before")
     parser.add_argument("--publish", action="store_true", help="of a part too: write result.json and RESULTS.md here")

@@ -15,7 +15,10 @@ import rivals
 
 COUNTS = ("faults", "exact", "cause_right", "cause_wrong", "unknown", "clean", "false_alarms")
 
-WIRING = ("rewire", "move", "cache", "spill", "weight")
+HELD_OUT = "held-out"
+"""The group that is counted apart from all others."""
+
+WIRING = ("rewire", "move", "cache", "weight", "no_bias")
 """Edits that lint may see in a plan; another kernel is another program, which no plan shows."""
 
 NEAR = 0.02
@@ -59,7 +62,10 @@ def judged(entry: Mapping[str, Any], said: Mapping[str, Any], numbers: Any) -> d
         "extra": sorted(set(named) - set(expected)),
         "first_by": {rule: value in expected for rule, value in said["rivals"].items()},
         "wired": any(edit[0] in WIRING for edit in entry["edits"]),
-        "linted": sorted({rule for rule, *names in said["lint"]["plan"] if set(names) & set(expected)}),
+        "linted": sorted(
+            {rule for rule, *names in said["lint"]["plan"] if set(names) & set(expected)}
+            | ({"predicted"} if set(said["lint"]["predicted"]) & set(expected) else set())
+        ),
     }
 
 
@@ -150,8 +156,10 @@ def counts(rows: Iterable[Mapping[str, Any]]) -> dict[str, int]:
 
 def tables(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Counts in all, and by class, operator, group, engine and model."""
-    data: dict[str, Any] = {"all": counts(rows)}
+    known = [r for r in rows if r.get("group") != HELD_OUT]
+    data: dict[str, Any] = {"all": counts(known), "held_out": counts([r for r in rows if r.get("group") == HELD_OUT])}
     for key in ("model", "engine", "group", "class", "operator"):
-        names = dict.fromkeys(r[key] for r in rows if key in r)
-        data[key] = {name: counts([r for r in rows if r.get(key) == name]) for name in names}
+        chosen = rows if key == "group" else known
+        names = dict.fromkeys(r[key] for r in chosen if key in r)
+        data[key] = {name: counts([r for r in chosen if r.get(key) == name]) for name in names}
     return data

@@ -32,7 +32,7 @@ CLIP = HERE.parent / "whisper_buffer_wiring" / "clip.wav"
 
 MODELS: Mapping[str, tuple[ModelSpec, int]] = {
     "micro": (ModelSpec("whisper", CLIP, random_weights=1, audio_context=40, size="micro"), 3),
-    "tiny.en": (ModelSpec("whisper", CLIP, audio_context=100), 4),
+    "tiny.en": (ModelSpec("whisper", CLIP, audio_context=60), 3),
 }
 """Name → what is run, and how many tokens: enough for a prefill and decode steps with a cache."""
 
@@ -187,8 +187,8 @@ def _lint(made: Broken, candidate: Trace, faults: Sequence[Mapping[str, Any]], e
     predicted = {f["value"] for f in faults for finding in of_plan if predicts(finding, f)}
     seen = {f["value"] for f in faults for finding in of_trace if predicts(finding, f)}
     return {
-        "plan": [[f.rule, f.op, f.value] for f in of_plan],
-        "trace": [[f.rule, f.op, f.value] for f in of_trace],
+        "plan": [[f.rule, f.op, f.value, f.other] for f in of_plan],
+        "trace": [[f.rule, f.op, f.value, f.other] for f in of_trace],
         "predicted": sorted(predicted),
         "seen": sorted(seen),
     }

@@ -41,6 +41,28 @@ def test_a_layer_wired_unlike_the_others(size: str, layer: int, op: str, port: s
     assert [(f.step, f.op) for f in findings] == [("encode", name)]
 
 
+def test_of_two_layers_that_differ_with_no_other_stack_both_are_named() -> None:
+    plan = of("micro")
+    for step in ("prefill", "decode"):
+        plan = edits.rewire(plan, step, "model.decoder.layers.1.encoder_attn.q_proj", "x", "model.decoder.layers.1.add")
+    findings = found(plan, "siblings")
+    assert [(f.step, f.op, f.other) for f in findings] == [
+        (step, "model.decoder.layers.1.encoder_attn.q_proj", "model.decoder.layers.0.encoder_attn.q_proj")
+        for step in ("prefill", "decode")
+    ]
+    assert "one of them is wrong" in findings[0].text
+
+
+def test_another_s_weight_and_a_weight_that_nobody_uses() -> None:
+    op = "model.encoder.conv2"
+    plan = edits.set_weight(of("micro"), "encode", op, "bias", "model.encoder.conv1.bias")
+    named, unread = lint(plan)
+    assert (named.rule, named.op, named.other) == ("weight_name", op, "model.encoder.conv1.bias")
+    assert (unread.rule, unread.op, unread.value) == ("never_read", op, f"{op}.bias")
+    # a head tied to the embedding has no weight of its own name
+    assert lint(of("tiny")) == ()
+
+
 def test_the_same_wire_in_every_layer_cannot_be_told_by_siblings() -> None:
     plan = of("micro")
     for layer in range(2):
