@@ -64,6 +64,8 @@ def test_what_a_failing_kernel_test_prints(folder: Path) -> None:
     assert code == 1
     out = re.sub(r"in \d+\.\d+s", "in N s", out)
     out = re.sub(r"[\d,]+(\.\d)? times the noise floor", "N times the noise floor", out)
+    # several tests fail alike where every number is exact: which is named first is not this file's matter
+    out = out.replace(" in element [0, 0], N times", ", N times")
     assert out == (DATA / "golden.txt").read_text("utf-8")
 
 
