@@ -17,6 +17,8 @@
 #define SMALLEST_NORMAL 1.1754944e-38 /* an engine may flush what is smaller to zero */
 #define MASKED (-9.0e8)               /* -inf, the dtype's lowest and -1e9 alike: exp gives 0 */
 #define BLOCK 256
+#define LARGEST 0x5d5e0b6bu  /* bits of 1e18f: q beyond it says no more, and its square must stay finite in sums */
+#define INFINITE 0x7f800000u /* what is above it is a NaN, and stays one */
 
 enum { /* slots of `whole` */
   COUNT, SKIPPED, BAD_NONFINITE, BAD_MASKED, FIRST_BAD, QR, PR, RR, Q1, P1, E2, T2, Y2, Q_MAX, Q_ARG, P_MAX, WHOLE_SLOTS
@@ -41,44 +43,66 @@ void fb_judge(const float *c, const double *y, const float *t, const float *s, i
   memset(whole, 0, sizeof(double) * WHOLE_SLOTS);
   whole[FIRST_BAD] = -1;
   whole[Q_ARG] = -1;
-  const double floor_ = exact ? 1e-300 : SMALLEST_NORMAL;
-  float q[BLOCK], p[BLOCK];
+  const double floor_ = exact ? 1e-300 : SMALLEST_NORMAL, per_u = exact ? 1e300 : 1.0 / u;
+  const double weighed = exact ? 0.0 : 1.0; /* a value that may not differ has no gain */
+  const float least = (float)(floor_ / u);
+  union { float f[BLOCK]; uint32_t bits[BLOCK]; } q, p;
+  float per[BLOCK]; /* per: 1 over the condition, in float32: its rounding moves q by as little */
   for (int64_t row = from; row < to; row++) {
-    double q2 = 0, p2 = 0, q_row = 0, p_row = 0, qr = 0, pr = 0, rr = 0, q1 = 0, p1 = 0, e2 = 0, t2 = 0, y2 = 0;
+    double q2 = 0, p2 = 0, qr = 0, pr = 0, rr = 0, q1 = 0, p1 = 0, e2 = 0, t2 = 0, y2 = 0;
     int64_t skipped = 0;
+    uint32_t q_bits = 0, p_bits = 0;
     double *cq2 = col_q2 + row / R * C, *cp2 = col_p2 + row / R * C, *cq1 = col_q1 + row / R * C,
            *cp1 = col_p1 + row / R * C;
     for (int64_t at = 0; at < C; at += BLOCK) {
       const int n = (int)(C - at < BLOCK ? C - at : BLOCK);
       const int64_t base = row * C + at;
+      if (exact)
+        for (int i = 0; i < n; i++) per[i] = 1;
+      else if (s_step)
+#pragma omp simd
+        for (int i = 0; i < n; i++) per[i] = 1.0f / (s[base + i] + least);
+      else
+        for (int i = 0; i < n; i++) per[i] = 1.0f / (s[0] + least);
 #pragma omp simd reduction(+ : qr, pr, rr, q1, p1, e2, t2, y2, skipped)
       for (int i = 0; i < n; i++) {
-        const double yi = y[base + i], scale = s[(base + i) * s_step];
-        const double si = 1.0 / (u * scale + floor_);
-        double e = (double)c[base + i] - yi, d = (double)t[base + i] - yi;
-        /* A number compares within bounds; whatever does not is sorted out below, never silently passed. */
-        const int number = yi > MASKED && yi < 3.5e38 && c[base + i] > MASKED && c[base + i] <= 3.4028235e38f;
-        const int twin_number = number && t[base + i] >= -3.4028235e38f && t[base + i] <= 3.4028235e38f;
-        e = number ? e : 0.0;
-        d = twin_number ? d : 0.0;
-        const double r = number && scale > 0 ? yi / scale : 0.0, yn = number ? yi : 0.0;
+        const float ci = c[base + i], ti = t[base + i];
+        const double yi = y[base + i];
+        /* A number compares within bounds; whatever does not is sorted out below, never silently passed. Bitwise and
+         * by factors of 0 and 1, never by a branch: a branch would keep the loop from being vectorised. */
+        const int number = (yi > MASKED) & (yi < 3.5e38) & (ci > (float)MASKED) & (ci <= 3.4028235e38f);
+        const int twin_number = number & (ti >= -3.4028235e38f) & (ti <= 3.4028235e38f);
+        const double si = per[i] * per_u;
+        const double yn = number ? yi : 0.0, e = number ? ci - yi : 0.0, d = twin_number ? ti - yi : 0.0;
+        const double r = number ? yi * per[i] * weighed : 0.0;
         const double qi = number ? e * si : 0.0, pi = twin_number ? d * si : 0.0; /* their scale may be NaN */
-        q[i] = (float)(qi > 1e18 ? 1e18 : qi < -1e18 ? -1e18 : qi);
-        p[i] = (float)(pi > 1e18 ? 1e18 : pi < -1e18 ? -1e18 : pi);
+        q.f[i] = (float)qi;
+        p.f[i] = (float)pi;
         qr += qi * r, pr += pi * r, rr += r * r, q1 += qi, p1 += pi;
         e2 += e * e, t2 += d * d, y2 += yn * yn;
         skipped += !number;
       }
-#pragma omp simd reduction(+ : q2, p2) reduction(max : q_row, p_row)
+      uint32_t q_top = 0, p_top = 0; /* magnitudes compare like their bits; a NaN is the largest of all */
+#pragma omp simd reduction(max : q_top, p_top)
       for (int i = 0; i < n; i++) {
-        const double qi = q[i], pi = p[i];
+        const uint32_t bq = q.bits[i], bp = p.bits[i];
+        uint32_t aq = bq & 0x7fffffffu, ap = bp & 0x7fffffffu;
+        aq = (aq > LARGEST) & (aq <= INFINITE) ? LARGEST : aq, ap = (ap > LARGEST) & (ap <= INFINITE) ? LARGEST : ap;
+        q.bits[i] = (bq & 0x80000000u) | aq, p.bits[i] = (bp & 0x80000000u) | ap;
+        q_top = aq > q_top ? aq : q_top;
+        p_top = ap > p_top ? ap : p_top;
+      }
+      q_bits = q_top > q_bits ? q_top : q_bits;
+      p_bits = p_top > p_bits ? p_top : p_bits;
+#pragma omp simd reduction(+ : q2, p2)
+      for (int i = 0; i < n; i++) {
+        const double qi = q.f[i], pi = p.f[i];
         q2 += qi * qi, p2 += pi * pi;
         cq2[at + i] += qi * qi, cp2[at + i] += pi * pi, cq1[at + i] += qi, cp1[at + i] += pi;
-        const double aq = fabs(qi), ap = fabs(pi);
-        q_row = aq > q_row ? aq : q_row;
-        p_row = ap > p_row ? ap : p_row;
       }
     }
+    float q_row, p_row;
+    memcpy(&q_row, &q_bits, 4), memcpy(&p_row, &p_bits, 4);
     if (skipped)
       for (int64_t i = 0; i < C; i++) {
         const int kc = kind_of(c[row * C + i]), ky = kind_of(y[row * C + i]);

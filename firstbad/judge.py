@@ -183,7 +183,7 @@ def _new(G: int, R: int, C: int) -> _Raw:
 def _library() -> ctypes.CDLL | None:
     """The compiled loop, or None where there is no compiler."""
     source = Path(__file__).with_name("judge.c")
-    flags = ("-O3", "-march=native", "-ffp-contract=off", "-fopenmp-simd")
+    flags = ("-O3", "-march=native", "-ffp-contract=off", "-fno-trapping-math", "-fopenmp-simd")
     try:
         library = ctypes.CDLL(str(build([source], flags=flags)))
     except (UsageError, OSError):
@@ -290,7 +290,7 @@ def _numpy_sums(
         natural = u * scale + (1e-300 if exact else SMALLEST_NORMAL)
         natural = np.where(number, natural, 1.0)  # the scale of what is no number is none either
         q, p = np.clip(e / natural, -1e18, 1e18), np.clip(d / natural, -1e18, 1e18)
-        r = np.where(number & (scale > 0), y / np.where(scale > 0, scale, 1.0), 0.0)
+        r = np.where(number, 0.0 if exact else u * y / natural, 0.0)
     kinds = [np.where(np.isnan(x), 3, np.where(x <= MASKED, 1, np.where(np.isposinf(x), 2, 0))) for x in (c, y)]
     bad = kinds[0] != kinds[1]
     bad_masked = bad & ((kinds[0] == 1) | (kinds[1] == 1))
