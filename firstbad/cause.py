@@ -30,7 +30,7 @@ __all__ = ["BUDGET", "Case", "Cause", "Edit", "Edits", "case_of", "explain", "ju
 BUDGET = 10.0
 """Seconds of search for one fault."""
 
-MORE = 0.15
+MORE = 0.3
 """Share of the budget that is spent on alternatives once a cause is found."""
 
 EQUAL = 1.25
@@ -133,8 +133,8 @@ def explain(
 
 def _cause(search: _Search) -> Cause:
     best = min(left for _, left in search.found)
-    # As good as the best: the simplest; stable, so the earlier kind comes first.
-    ranked = sorted(search.found, key=lambda f: (f[1] > EQUAL * best, f[0].cost))
+    # What the probe saw; then, as good as the best, the simplest; stable, so the earlier kind comes first.
+    ranked = sorted(search.found, key=lambda f: (not f[0].seen, f[1] > EQUAL * best, f[0].cost))
     causes: list[Cause] = []
     for edit, left in ranked:
         if not any(c.edit is not None and c.edit.key == edit.key and c.detail == edit.detail for c in causes):

@@ -51,6 +51,8 @@ def _missing_bias(op: str, d: Detail) -> str:
 
 
 def _clobbered(op: str, d: Detail) -> str:
+    if d.get("how") == "by its own output":
+        return f"{short(op)} writes over its own input {d['input']} while it still reads it"
     writer = d.get("writer", {})
     at = f" ({writer['file']}:{writer['line']})" if writer.get("file") else ""
     return f"{d['input']} was overwritten by {d['overwritten_by']}{at} before {short(op)} read it"

@@ -9,6 +9,7 @@ from __future__ import annotations
 from firstbad.cause import Edits
 from firstbad.edits_constant import call_numbers, caps, input_factors, output_factors
 from firstbad.edits_hashed import hashed
+from firstbad.edits_in_place import in_place
 from firstbad.edits_layout import grouped, looked_up, moved, moved_weights, operand_heads, reread, shifted, views
 from firstbad.edits_mask import masks
 from firstbad.edits_noise import noise, statistics
@@ -27,6 +28,7 @@ from firstbad.wiring import as_seen, earlier, overwritten, rewired
 EDITS: Edits = (
     overwritten,
     as_seen,
+    in_place,
     hashed,
     tables,
     as_read,
