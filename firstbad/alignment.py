@@ -153,6 +153,18 @@ def align(
     return Alignment(tuple(pairs[i] for i in sorted(pairs)), only_reference, only_candidate)
 
 
+def _on_the_way(candidate: Graph, known: set[int]) -> Mapping[int, str]:
+    """Candidate values that only lead to aligned ones: what the reference does in one op, it does in several."""
+    leads: set[int] = set()
+    for op in reversed(candidate.ops):
+        for written in op.writes:
+            readers = [candidate.ops[r] for r in candidate.readers.get(written, ())]
+            read_by = [w for reader in readers for w in reader.writes]
+            if written not in known and any(w in known or w in leads for w in read_by):
+                leads.add(written)
+    return dict.fromkeys(leads, "on the way to a value that is compared")
+
+
 def bears(value: Value) -> bool:
     """Whether a value carries numbers of its own: no view, no weight, no constant."""
     return value.kind in ("value", "input")

@@ -150,7 +150,7 @@ def compare(
         outputs=outputs,
         coverage=coverage,
         stage=_stage(coverage, faults, outputs),
-        notes=(*notes, *_notes(alignment, weights), *_drift(localised), *refused, *getattr(executor, "words", ())),
+        notes=(*notes, *candidate.outputs.get("notes", ()), *_notes(alignment, weights), *_drift(localised), *refused, *getattr(executor, "words", ())),
         environment=environment(reference, candidate),
         timings={**(timings or {}), **clock.seconds},
         files={"reference": str(reference.path), "candidate": str(candidate.path)},

@@ -66,7 +66,10 @@ class Matcher:
 
     def by_content(self) -> None:
         """Against the reference's own run: everything that no fault has reached."""
-        wanted = [v for v in self.reference.values if bears(v) and held(v) and v.id not in self.pairs]
+        # positions and masks of integers look alike everywhere: those go by name alone
+        wanted = [
+            v for v in self.reference.values if bears(v) and held(v) and v.id not in self.pairs and "float" in v.dtype
+        ]
         wanted.sort(key=lambda v: (self._moves(v), v.id))  # a computed value before its copies
         for value in wanted:
             if value.same_as < 0:

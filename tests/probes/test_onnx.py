@@ -1,0 +1,213 @@
+"""ONNX Runtime as a candidate: exported models match at each level of optimisation; what is edited in them is named."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from firstbad.comparison import compare
+from firstbad.errors import CompareError, UsageError
+from firstbad.reference import causal, whisper
+from firstbad.result import Result
+from firstbad.run import CaptureOptions, ModelSpec, Prepared
+from firstbad.session import capture_candidate, capture_reference
+from firstbad.trace import open_trace
+
+onnx = pytest.importorskip("onnx", reason="pip install 'firstbad[onnx]'")
+pytest.importorskip("onnxruntime", reason="pip install 'firstbad[onnx]'")
+
+OPTIONS = CaptureOptions(max_tokens=3, threads=2)
+
+Diff = Callable[[str, ModuleType, Prepared], Result]
+Edit = Callable[[Any], None]
+
+
+def load_exported() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("exported", Path(__file__).with_name("exported.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules.setdefault("exported", importlib.util.module_from_spec(spec))
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def speech() -> Prepared:
+    spec = ModelSpec("whisper", random_weights=3, size="micro", audio_context=16)
+    features = np.random.default_rng(5).standard_normal((1, 80, 32)).astype(np.float32)
+    return replace(whisper.prepare(spec), inputs={"input_features": features})
+
+
+@pytest.fixture(scope="module")
+def batch() -> Prepared:
+    return causal.prepare(ModelSpec("causal", random_weights=1, tokens=((5, 6, 7, 8), (9, 10))))
+
+
+@pytest.fixture(scope="module")
+def folder(speech: Prepared, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made: Path = load_exported().whisper(speech.model_object, tmp_path_factory.mktemp("whisper"))
+    return made
+
+
+@pytest.fixture
+def diff(tmp_path: Path) -> Diff:
+    def diff(candidate: str, room: ModuleType, prepared: Prepared) -> Result:
+        answer = capture_candidate(candidate, prepared, tmp_path / "candidate.h5", OPTIONS)
+        capture_reference(room, prepared, tmp_path / "reference.h5", OPTIONS, answer.tokens)
+        with open_trace(tmp_path / "reference.h5") as reference, open_trace(tmp_path / "candidate.h5") as other:
+            return compare(reference, other, room.executor(prepared), budget=3).result
+
+    return diff
+
+
+@pytest.mark.parametrize("level", ["off", "basic", "all"])
+def test_whisper_matches(diff: Diff, folder: Path, speech: Prepared, level: str) -> None:
+    result = diff(f"onnx:{folder},level={level}", whisper, speech)
+    assert result.verdict == "match", result.first_bad
+    assert result.outputs["tokens_equal"]
+    assert result.coverage.weights_compared == 89
+    assert result.coverage.weights_differ == ()
+    assert {"encode", "prefill", "decode"} <= set(result.coverage.compared)
+    assert sum(result.coverage.compared.values()) > 180
+    assert not any("when it is looked at" in note for note in result.notes)
+
+
+def test_a_batch_with_left_padding_matches(diff: Diff, batch: Prepared, tmp_path: Path) -> None:
+    load_exported().language(batch.model_object, tmp_path, 2, 4)
+    result = diff(f"onnx:{tmp_path}", causal, batch)
+    assert result.verdict == "match", result.first_bad
+    assert result.outputs["tokens_equal"]
+
+
+def test_a_padding_mask_that_is_ignored_is_named(diff: Diff, batch: Prepared, tmp_path: Path) -> None:
+    load_exported().language(batch.model_object, tmp_path, 2, 4)
+
+    def ignore(model: Any) -> None:
+        for node in model.graph.node:
+            for i, name in enumerate(node.input):
+                if name == "attention_mask":
+                    node.input[i] = "all_ones"
+        ones = onnx.numpy_helper.from_array(np.ones((2, 4), np.int64), "all_ones")
+        model.graph.initializer.append(ones)
+
+    edited(tmp_path / "decoder.onnx", ignore)
+    result = diff(f"onnx:{tmp_path}", causal, batch)
+    assert result.first_bad is not None
+    assert result.first_bad.step == "prefill"
+    assert result.first_bad.value.startswith("transformer.h.0.attn.")
+    assert result.first_bad.op in ("add", "softmax")
+
+
+def edited(path: Path, edit: Edit) -> None:
+    model = onnx.load(str(path))
+    edit(model)
+    onnx.save(model, str(path))
+
+
+def copied(folder: Path, to: Path) -> Path:
+    for file in folder.iterdir():
+        (to / file.name).write_bytes(file.read_bytes())
+    return to
+
+
+@pytest.mark.parametrize("level", ["off", "all"])
+def test_an_edited_initializer_is_named(diff: Diff, folder: Path, speech: Prepared, tmp_path: Path, level: str) -> None:
+    def scale(model: Any) -> None:
+        for weight in model.graph.initializer:
+            if weight.name == "encoder.layers.1.fc1.bias":
+                array = onnx.numpy_helper.to_array(weight).copy()
+                array[5] += 0.5
+                weight.CopyFrom(onnx.numpy_helper.from_array(array, weight.name))
+
+    edited(copied(folder, tmp_path) / "encoder.onnx", scale)
+    result = diff(f"onnx:{tmp_path},level={level}", whisper, speech)
+    assert result.stage == "weights"
+    assert result.coverage.weights_differ == ("model.encoder.layers.1.fc1.bias",)
+    assert result.first_bad is not None
+    assert result.first_bad.value == "model.encoder.layers.1.fc1"
+
+
+def test_a_rewired_edge_is_named(diff: Diff, folder: Path, speech: Prepared, tmp_path: Path) -> None:
+    def rewire(model: Any) -> None:
+        nodes = {node.name: node for node in model.graph.node}
+        nodes["/encoder/layers.1/self_attn/v_proj/MatMul"].input[0] = "/encoder/layers.0/Add_1_output_0"
+
+    edited(copied(folder, tmp_path) / "encoder.onnx", rewire)
+    result = diff(f"onnx:{tmp_path}", whisper, speech)
+    assert result.first_bad is not None
+    assert result.first_bad.value == "model.encoder.layers.1.self_attn.v_proj"
+    assert result.first_bad.cause.kind == "wrong_input"
+    assert "layers.0/Add_1" in result.first_bad.cause.statement
+
+
+def test_a_changed_attribute_is_named(diff: Diff, folder: Path, speech: Prepared, tmp_path: Path) -> None:
+    def change(model: Any) -> None:
+        nodes = {node.name: node for node in model.graph.node}
+        norm = nodes["/encoder/layers.0/final_layer_norm/LayerNormalization"]
+        next(a for a in norm.attribute if a.name == "epsilon").f = 1e-2
+
+    edited(copied(folder, tmp_path) / "encoder.onnx", change)
+    result = diff(f"onnx:{tmp_path}", whisper, speech)
+    assert result.first_bad is not None
+    assert result.first_bad.value == "model.encoder.layers.0.final_layer_norm"
+    assert result.first_bad.cause.kind == "wrong_constant"
+    assert result.first_bad.source.file.endswith("encoder.onnx")
+    assert len(result.faults) == 1
+
+
+def test_an_encoder_alone_is_compared_by_its_values(diff: Diff, folder: Path, speech: Prepared) -> None:
+    result = diff(f"onnx:{folder / 'encoder.onnx'}", whisper, speech)
+    assert result.verdict == "match", result.first_bad
+    assert set(result.coverage.compared) == {"encode"}
+
+
+@pytest.mark.parametrize(
+    ("argument", "said"),
+    [
+        ("nowhere.onnx", "no ONNX model `nowhere.onnx`"),
+        ("{folder}/encoder.onnx,level=most", "no optimisation level `most`"),
+        ("{folder}/encoder.onnx,provider=abacus", "no provider `abacus`"),
+        ("{folder}/encoder.onnx,levle=off", "did you mean `level`"),
+        ("{broken}", "cannot load"),
+    ],
+)
+def test_what_cannot_be_run_is_one_line(
+    folder: Path, speech: Prepared, tmp_path: Path, argument: str, said: str
+) -> None:
+    broken = tmp_path / "broken.onnx"
+    broken.write_bytes((folder / "encoder.onnx").read_bytes()[:5000])
+    candidate = "onnx:" + argument.format(folder=folder, broken=broken)
+    with pytest.raises((UsageError, CompareError)) as error:
+        capture_candidate(candidate, speech, tmp_path / "t.h5", OPTIONS)
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_node_with_a_body_is_refused(speech: Prepared, tmp_path: Path) -> None:
+    helper = onnx.helper
+    body = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "b", [], [info("y", [1, 80, 32])])
+    other = helper.make_graph([helper.make_node("Neg", ["x"], ["y"])], "b", [], [info("y", [1, 80, 32])])
+    nodes = [
+        helper.make_node("ReduceSum", ["input_features"], ["sum"], keepdims=0),
+        helper.make_node("Greater", ["sum", "zero"], ["positive"]),
+        helper.make_node("Identity", ["input_features"], ["x"]),
+        helper.make_node("If", ["positive"], ["out"], then_branch=body, else_branch=other),
+    ]
+    zero = onnx.numpy_helper.from_array(np.zeros((), np.float32), "zero")
+    graph = helper.make_graph(nodes, "g", [info("input_features", [1, 80, 32])], [info("out", [1, 80, 32])], [zero])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, str(tmp_path / "if.onnx"))
+    with pytest.raises(UsageError, match="If node with a body"):
+        capture_candidate(f"onnx:{tmp_path / 'if.onnx'}", speech, tmp_path / "t.h5", OPTIONS)
+
+
+def info(name: str, shape: list[int]) -> Any:
+    return onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
