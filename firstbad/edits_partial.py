@@ -41,7 +41,7 @@ def copies(case: Case) -> Iterator[Edit]:
     for value in case.candidate.graph.values:
         if value.id >= own.id or value.kind not in ("value", "input") or value.dtype != own.dtype:
             continue
-        if part_of(case.candidate.graph, value) == f"a part of {own.name}":  # a product before its bias of zeros
+        if _own_part(case, value):
             continue
         if int(np.prod(value.shape, dtype=np.int64)) != flat.size or not case.candidate.stored(value):
             continue
@@ -114,7 +114,9 @@ def _contents(case: Case) -> Iterator[tuple[dict[str, Any], NDArray[Any]]]:
     """What the part may hold: the buffer's earlier contents, the same value before, inputs, any other value."""
     own = case.judged.pair.candidate
     pair = case.judged.pair
-    earlier = [v for v in reversed(case.candidate.graph.values[: own.id]) if _stored(case, v, own)]
+    earlier = [
+        v for v in reversed(case.candidate.graph.values[: own.id]) if _stored(case, v, own) and not _own_part(case, v)
+    ]
     if own.address:
         yield from _before(case, own, earlier)
     same = [v for v in earlier if v.name == own.name]
@@ -124,6 +126,11 @@ def _contents(case: Case) -> Iterator[tuple[dict[str, Any], NDArray[Any]]]:
             holds = "the same value of an earlier step" if value.name == own.name else "another value"
             content = into(pair, in_memory(value, case.candidate.array(value)))
             yield {"holds": holds, "left_by": value.name, "left_step": value.step}, content
+
+
+def _own_part(case: Case, value: Value) -> bool:
+    """A step on the way to the value itself: a product before its bias, which equals it where the bias is zeros."""
+    return part_of(case.candidate.graph, value) == f"a part of {case.judged.pair.candidate.name}"
 
 
 def _before(case: Case, own: Value, earlier: list[Value]) -> Iterator[tuple[dict[str, Any], NDArray[Any]]]:

@@ -27,6 +27,7 @@ from firstbad.result import save
 from firstbad.rooms import load, names
 from firstbad.run import CaptureOptions, ModelSpec, Prepared, RunOutput
 from firstbad.trace import Trace, TraceWriter, mark_default, open_trace
+from firstbad.whisper_file import is_whisper_file
 
 Tell = Callable[[str], None]
 
@@ -45,7 +46,7 @@ def room_of(model: str) -> ModuleType:
     folder = Path(model)
     if folder.is_dir():
         return load("reference", _family_of(folder))
-    if "whisper" in model.lower():
+    if "whisper" in model.lower() or is_whisper_file(folder):
         return load("reference", "whisper")
     return load("reference", head)
 

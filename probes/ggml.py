@@ -108,25 +108,16 @@ def _model(prepared: Prepared, kind: str, folder: Path) -> str:
         raise UsageError(f"{{model}} is written for Whisper, not for {prepared.family}: name the engine's file itself")
     path = folder / f"model.{kind}.bin"
     if not path.exists():
-        tokens = prepared.vocabulary() if prepared.vocabulary is not None else ()
-        sizes = {**prepared.config, "max_source_positions": _positions(prepared)}
-        whisper_file.write(path, whole(prepared), sizes, filters=filters(prepared), vocabulary=tokens, kind=kind)
+        tokens = prepared.vocabulary() if prepared.vocabulary is not None else _numbers(prepared.eos)
+        whisper_file.write(
+            path, prepared.weights, prepared.config, filters=filters(prepared), vocabulary=tokens, kind=kind
+        )
     return str(path.resolve())
 
 
-def _positions(prepared: Prepared) -> int:
-    """A shortened encoder's file is the whole model's: the engine is told its context apart."""
-    return int(whole(prepared)["model.encoder.embed_positions.weight"].shape[0])
-
-
-def whole(prepared: Prepared) -> dict[str, np.ndarray]:
-    """The weights, the positions that --audio-context cut off among them: the table is a view of the whole one."""
-    name = "model.encoder.embed_positions.weight"
-    table = prepared.weights[name]
-    base = table
-    while isinstance(base.base, np.ndarray):
-        base = base.base
-    return {**prepared.weights, name: base if base.shape[1:] == table.shape[1:] else table}
+def _numbers(count: int) -> list[bytes]:
+    """A vocabulary for a model that has none; whisper.cpp looks for the blank in it."""
+    return [b" " if i == 0 else f" {i}".encode() for i in range(count)]
 
 
 def filters(prepared: Prepared) -> np.ndarray:

@@ -91,6 +91,8 @@ class WeightNames:
             parents = {_parent(self.names[n]) for n in together if n in self.names}
             for number in [n for n in together if n in unknown]:
                 free = [name for name in self._free(unknown[number]) if _parent(name) in parents]
+                # it was no mate of a bias, so the model has none for it, where one of these has none
+                free = [name for name in free if f"{name.rpartition('.')[0]}.bias" not in self._shapes] or free
                 if free and number not in self.names:
                     self.names[number] = free[0]
 

@@ -12,7 +12,7 @@ import importlib.util
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from firstbad import whisper_file
 from firstbad.errors import UsageError
 from firstbad.run import ModelSpec
 
@@ -75,6 +76,8 @@ def load(spec: ModelSpec) -> Loaded:
     folder = Path(spec.model)
     if folder.is_dir():
         return _from_folder(folder, str(folder), f"folder {folder}")
+    if whisper_file.is_whisper_file(folder):
+        return _from_whisper_file(folder)
     name = hub_name(spec.model)
     package = PACKAGES.get(name)
     if package is not None and all(importlib.util.find_spec(module) for module, _ in package.parts):
@@ -205,6 +208,20 @@ def _from_ct2(data: memoryview, path: Path, folder: Path, name: str, source: str
     )
 
 
+def _from_whisper_file(path: Path) -> Loaded:
+    """whisper.cpp's own file; quantised weights as the numbers that they stand for, so both engines hold the same."""
+    held = whisper_file.read(path)
+    kinds = sorted({kind for kind in held.types.values() if kind != "f32"}) or ["f32"]
+    model = build(held.config, held.state)
+    loaded = _with_tokens(model, path.stem, f"file {path} ({', '.join(kinds)})", None, (), ())
+    words = held.vocabulary
+
+    def text(ids: Sequence[int]) -> str:
+        return b"".join(words[i] for i in ids if i < len(words)).decode("utf-8", "replace").strip()
+
+    return replace(loaded, text=text, vocabulary=lambda: words)
+
+
 def _from_transformers(place: str, name: str, source: str, *, local: bool) -> Loaded:
     from transformers import GenerationConfig, WhisperForConditionalGeneration
     from transformers.utils import logging
@@ -303,7 +320,7 @@ def _with_tokens(
 
 
 def _token_bytes(tokenizer: Any, first_special: int) -> list[bytes]:
-    """GPT-2's tokens are written with a printable character for each byte: its own where it has one, else from 256 on."""
+    """GPT-2 writes a token with a printable character for each byte: its own where it has one, else from 256 on."""
     printable = [b for b in range(256) if chr(b).isprintable() and b != 32]
     code = {chr(b): b for b in printable}
     code |= {chr(256 + n): b for n, b in enumerate(b for b in range(256) if b not in printable)}

@@ -184,12 +184,8 @@ def test_a_fault_of_the_file_is_named_at_its_value(
 ) -> None:
     weights = dict(tiny.weights)
     change(weights)
-    whisper_file.write(
-        tmp_path / "spoilt.bin",
-        {**weights, "model.encoder.embed_positions.weight": ggml.whole(tiny)["model.encoder.embed_positions.weight"]},
-        {**tiny.config, "max_source_positions": 1500},
-        filters=ggml.filters(tiny),
-    )
+    words = tiny.vocabulary() if tiny.vocabulary is not None else ()
+    whisper_file.write(tmp_path / "spoilt.bin", weights, tiny.config, filters=ggml.filters(tiny), vocabulary=words)
     argument = command().replace("{model}", str(tmp_path / "spoilt.bin"))
     reference, candidate, _ = traces(tiny, tmp_path, argument)
     profile = load_profile("ggml")
