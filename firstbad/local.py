@@ -17,6 +17,7 @@ from firstbad.alignment import Alignment, Pair
 from firstbad.graph import Graph, Op, Value
 from firstbad.judge import Sums, distance, judge
 from firstbad.noise import FACTOR, ROUNDOFF, Excess, Floor, Pool, Sequential, excesses, floor, pools
+from firstbad.padding import without
 from firstbad.replay import MASKED, Executor, Replayed, sweep
 
 if TYPE_CHECKING:
@@ -166,7 +167,8 @@ def _equal(a: NDArray[Any], b: NDArray[Any]) -> bool:
 
 
 def sums_of(candidate: NDArray[Any], replayed: Replayed, dtype: str) -> Sums:
-    """The sums of a candidate's array against what it should have been."""
+    """The sums of a candidate's array against what it should have been; what lies at padding counts as right."""
+    candidate = without(candidate, replayed.ignored, replayed.expected)
     if not np.issubdtype(replayed.expected.dtype, np.floating):
         return _discrete(candidate, replayed.expected)
     expected = np.asarray(replayed.expected, np.float64)
@@ -233,7 +235,8 @@ def _measure(
     if replayed.sequential is not None and not replayed.exact:
         known.append(sequential_of(u, replayed))
     sequential = _worst_of(known)
-    cumulative, at = distance(array, reference.array(pair.reference))
+    own = reference.array(pair.reference)
+    cumulative, at = distance(without(array, replayed.ignored, own), own)
     return _Measured(pair, op, sums, sequential, replayed.exact, replayed.length, replayed.order, cumulative, at)
 
 

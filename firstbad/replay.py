@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from firstbad.graph import Graph, Op, Value
+from firstbad.padding import Padding
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -106,6 +107,7 @@ class Replayed:
     exact: bool  # the region only moves values: nothing may differ
     length: int  # ops in the region that compute
     order: float = 1.0  # how many times noisier the worst declared order makes what the region computes on the way
+    ignored: NDArray[np.bool_] | None = None  # elements at padding, broadcastable; None: all count
 
 
 @dataclass(frozen=True)
@@ -143,8 +145,10 @@ def sweep(
         for read in op.reads:
             left[read.value] = left.get(read.value, 0) + 1
     running = _Sweep(graph, executor, given, wanted, dtype, samples, u)
+    padding = Padding(graph, given)
     for op in ops:
-        yield from running.execute(op)
+        for replayed in running.execute(op):
+            yield replace(replayed, ignored=padding.of(replayed.value))
         for written in op.writes:
             if written not in left:
                 running.known.pop(written, None)

@@ -167,7 +167,9 @@ def _padded(prompts: Sequence[Sequence[int]], config: Any) -> tuple[dict[str, np
         mask[row, T - len(prompt) :] = 1
     if mask.all():
         return {"input_ids": ids}, []
-    return {"input_ids": ids, "attention_mask": mask}, [f"{len(prompts)} prompts padded on the left to {T} tokens"]
+    return {"input_ids": ids, "attention_mask": mask}, [
+        f"{len(prompts)} prompts padded on the left to {T} tokens; what is computed at padding is not compared"
+    ]
 
 
 def _random(spec: ModelSpec) -> _Loaded:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -12,9 +13,9 @@ import torch
 from firstbad.comparison import compare
 from firstbad.errors import UsageError
 from firstbad.probes import torch as probe
-from firstbad.reference import whisper
+from firstbad.reference import causal, whisper
 from firstbad.result import Result
-from firstbad.run import CaptureOptions, Prepared
+from firstbad.run import CaptureOptions, ModelSpec, Prepared
 from firstbad.session import capture_candidate, capture_reference
 from firstbad.trace import open_trace
 
@@ -24,18 +25,16 @@ BUGS = Path(__file__).parent / "candidates/whisper_bugs.py"
 Diff = Callable[[str], Result]
 
 
+def diffed(candidate: str, room: ModuleType, prepared: Prepared, folder: Path) -> Result:
+    answer = capture_candidate(candidate, prepared, folder / "candidate.h5", OPTIONS)
+    capture_reference(room, prepared, folder / "reference.h5", OPTIONS, answer.tokens)
+    with open_trace(folder / "reference.h5") as reference, open_trace(folder / "candidate.h5") as other:
+        return compare(reference, other, room.executor(prepared), budget=3).result
+
+
 @pytest.fixture
 def diff(prepared: Prepared, tmp_path: Path) -> Diff:
-    def diff(candidate: str) -> Result:
-        answer = capture_candidate(candidate, prepared, tmp_path / "candidate.h5", OPTIONS)
-        capture_reference(whisper, prepared, tmp_path / "reference.h5", OPTIONS, answer.tokens)
-        with (
-            open_trace(tmp_path / "reference.h5") as reference,
-            open_trace(tmp_path / "candidate.h5") as candidate_trace,
-        ):
-            return compare(reference, candidate_trace, whisper.executor(prepared), budget=3).result
-
-    return diff
+    return lambda candidate: diffed(candidate, whisper, prepared, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -86,6 +85,26 @@ def test_what_a_file_changed_is_named(diff: Diff, bug: str, value: str, step: st
     if bug == "norm_eps":
         assert result.first_bad.cause.kind == "wrong_constant"
         assert "0.001" in json.dumps(result.first_bad.cause.detail)
+
+
+@pytest.fixture(scope="module")
+def batch() -> Prepared:
+    return causal.prepare(ModelSpec("causal", random_weights=1, tokens=((5, 6, 7, 8), (9, 10))))
+
+
+@pytest.mark.parametrize("argument", ["", "attn=sdpa", "dtype=bfloat16"])
+def test_a_batch_with_left_padding_matches(batch: Prepared, tmp_path: Path, argument: str) -> None:
+    """Fully masked rows are zero under sdpa and a mean in eager: nobody reads them."""
+    result = diffed(f"torch:{argument}", causal, batch, tmp_path)
+    assert result.verdict == "match", result.first_bad
+
+
+def test_a_padding_mask_that_is_ignored_is_named(batch: Prepared, tmp_path: Path) -> None:
+    bugs = BUGS.with_name("language_bugs.py")
+    result = diffed(f"torch:{bugs}:padding_ignored", causal, batch, tmp_path)
+    assert result.first_bad is not None
+    assert result.first_bad.step == "prefill"
+    assert result.first_bad.value == "transformer.h.0.attn.add"
 
 
 @pytest.mark.parametrize(
