@@ -32,6 +32,8 @@ class Padding:
 
     def of(self, value: Value) -> NDArray[np.bool_] | None:
         """The elements of a value that lie at padding, broadcastable to it; None: there are none."""
+        if "float" not in value.dtype:
+            return None  # a mask is judged at the padding above all
         if value.step not in self.steps:
             self.steps[value.step] = self._padded(value.step)
         padded = self.steps[value.step]

@@ -104,7 +104,9 @@ def test_a_padding_mask_that_is_ignored_is_named(batch: Prepared, tmp_path: Path
     result = diffed(f"torch:{bugs}:padding_ignored", causal, batch, tmp_path)
     assert result.first_bad is not None
     assert result.first_bad.step == "prefill"
-    assert result.first_bad.value == "transformer.h.0.attn.add"
+    assert result.first_bad.value == "transformer.to:bool"
+    assert result.first_bad.cause.kind == "wrong_input"
+    assert "attention_mask" in result.first_bad.cause.statement
 
 
 @pytest.mark.parametrize(
