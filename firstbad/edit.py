@@ -38,6 +38,7 @@ class Edit:
     rounds: bool = False  # `after` is a monotone rounding: near its steps the candidate's choice counts
     dtype: str = ""  # the arithmetic is that of a lower precision: its noise is expected, not its bits
     cost: int = SIMPLE
+    seen: bool = False  # the probe saw it happen: the op read this and not what it should have read
 
     def then(self, other: Edit) -> Edit | None:
         """Both edits at once; None where they change the same thing."""
@@ -59,6 +60,7 @@ class Edit:
             rounds=self.rounds or other.rounds,
             dtype=self.dtype or other.dtype,
             cost=self.cost + other.cost,
+            seen=self.seen and other.seen,
         )
 
     def finish(self, output: NDArray[Any]) -> NDArray[Any]:

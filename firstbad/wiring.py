@@ -7,7 +7,7 @@ one name over several steps (the rows of a KV cache) are exchanged together.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -46,7 +46,7 @@ def overwritten(case: Case) -> Iterator[Edit]:
             detail |= {"overwritten_by": writers[-1].name, "writer": _writer(case, writers[-1])}
         if pair is not None and pair.reference.id in case.region.inputs:
             kind = "clobbered" if writers else "stale"
-            yield Edit(kind, detail, {pair.reference.id: pair.layout.apply(content)})
+            yield Edit(kind, detail, {pair.reference.id: pair.layout.apply(content)}, seen=True)
             continue
         # It read the place of another value, and that one was dead already: whatever stood there.
         for family in _families(case):
@@ -54,10 +54,10 @@ def overwritten(case: Case) -> Iterator[Edit]:
             if len(family.members) > 1 or target.candidate.dtype != value.dtype:
                 continue
             for start, place in _places(case, value, content.size, target.candidate):
-                part = content.reshape(-1)[start : start + _size(target.candidate)]
+                part = in_memory(value, content)[start : start + _size(target.candidate)]
                 more = {"input": place} if place else {}
                 replaced = {target.reference.id: into(target, part)}
-                yield Edit("stale", detail | more | {"instead_of": target.candidate.name}, replaced)
+                yield Edit("stale", detail | more | {"instead_of": target.candidate.name}, replaced, seen=True)
 
 
 def _places(case: Case, value: Value, count: int, like: Value) -> Iterator[tuple[int, str]]:
@@ -123,7 +123,8 @@ def _from_reads(
         yield from _exchange(case, dict(zip(missing, reversed(foreign), strict=True)), sources)
     for family in missing:
         for name in [*foreign, *(n for n in seen if n in expected and n != family.name)]:
-            yield from _exchange(case, {family: name}, sources)
+            for edit in _exchange(case, {family: name}, sources):
+                yield replace(edit, seen=True)
     for a in families:
         for b in families:
             if a.name < b.name:
