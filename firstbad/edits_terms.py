@@ -29,6 +29,10 @@ LEFT = 0.02
 """Share of the difference on the samples that may stay unexplained: only a gate before the replay."""
 
 
+GONE = 0.01
+"""How near to nothing the factor of terms must be that count as left out."""
+
+
 @dataclass(frozen=True)
 class _Found:
     """Terms `first` to `last` count `factor` times; `left`: share of the difference that stays."""
@@ -89,6 +93,9 @@ def _hypotheses(products: NDArray[Any], difference: NDArray[Any]) -> list[_Found
     with np.errstate(invalid="ignore", divide="ignore"):
         slope = np.where(power > 0, difference @ sums / power, 0.0)
     left = ((difference[:, None] - slope * sums) ** 2).sum(0) / max(total, 1e-300)
+    # Terms may be left out from an end on; a factor is of a block, or it is a gain of the whole and told as that.
+    ends = (firsts == 0) | (lasts == inner - 1)
+    left = np.where(ends & (2 * (lasts - firsts + 1) > inner) & (np.abs(slope + 1) > GONE), np.inf, left)
     best = np.argsort(left)[:3]
     return [_Found(int(firsts[i]), int(lasts[i]), 1 + float(slope[i]), float(left[i])) for i in best if left[i] < LEFT]
 
