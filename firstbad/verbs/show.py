@@ -39,13 +39,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tree", action="store_true", help="modules as branches, each value with its histogram")
     parser.add_argument("--heat", action="store_true", help="one value as a heat map")
     parser.add_argument("--no-stats", action="store_true", help="do not read the arrays for min, max and rms")
+    parser.add_argument(
+        "--blocks", type=int, default=1, metavar="N", help="of a GGUF file's tensor: its first N blocks"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(args: argparse.Namespace) -> int:
+    from firstbad.gguf_file import is_gguf, lines
     from firstbad.trace import open_trace
     from firstbad.verbs._show_two import print_heat, show_beside
 
+    if is_gguf(args.trace):
+        print("\n".join(lines(args.trace, args.value, args.blocks)))
+        return 0
     with open_trace(args.trace) as trace:
         chosen = select(trace, args.value, args.step, args.all)
         one = args.value and len(chosen) == 1 and not _is_pattern(args.value)
