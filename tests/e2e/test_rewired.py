@@ -149,6 +149,23 @@ def verdict_on(wire: Wire, result: Result, expected: str) -> str:
     return ""
 
 
+def damage_on(wire: Wire, result: Result, healthy: Values, broken: Values) -> str:
+    """Values of encode and prefill, whose history no token has changed: what differs much from the healthy run is
+    damage, and what has the same bits is right. Between the two firstbad may say either.
+    """
+    columns = zip(*(result.values[c] for c in ("step", "name", "verdict")), strict=True)
+    for step, name, verdict in columns:
+        if step not in ("encode", "prefill") or name == wire.op:
+            continue
+        dataset = f"{step}/{name.replace('.', '/')}"
+        same = np.array_equal(healthy[dataset], broken[dataset])
+        if same and verdict != "clean":
+            return f"{name} ({step}) is {verdict}, and has the bits of the healthy run"
+        if not same and verdict == "clean" and change({"": healthy[dataset]}, {"": broken[dataset]}) > 1e-2:
+            return f"{name} ({step}) is clean, and is not what the healthy run has"
+    return ""
+
+
 def run(bench: Bench, chosen: Sequence[Wire], *, planned_anew: bool) -> list[Outcome]:
     plan = bench.plan
     trace, _ = bench.run()
@@ -158,10 +175,12 @@ def run(bench: Bench, chosen: Sequence[Wire], *, planned_anew: bool) -> list[Out
         broken = edits.rewire(plan, wire.step, wire.op, wire.port, wire.wired, planned_anew=planned_anew)
         check(broken, "an edited plan")
         trace, output = bench.run(broken)
-        changed = change(healthy, values(trace))
+        found = values(trace)
+        changed = change(healthy, found)
         kind = "stale" if not planned_anew and overwritten(plan, wire) == "taken" else "wrong_input"
         expected = kind if changed > NOISE else "match"
-        problem = verdict_on(wire, bench.judge(trace, output), expected)
+        result = bench.judge(trace, output)
+        problem = verdict_on(wire, result, expected) or damage_on(wire, result, healthy, found)
         if not output.complete:
             problem = output.death
         elif 0 < changed <= NOISE:
