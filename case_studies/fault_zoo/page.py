@@ -66,6 +66,9 @@ def page(data: Mapping[str, Any]) -> str:
         f"Written by run.py on {' and '.join(data['models'])}{', a tenth of it' if data['quick'] else ''}; the numbers "
         "are those of result.json.",
         "",
+        f"What is said here was said by {len({r['sources'] for r in data['rows']})} states of the product's sources: "
+        "a result is kept until it is run again.",
+        "",
         f"{c['faults']} faults that change a value beyond noise, {c['hidden']} that do not, {c['clean']} clean runs.",
         "",
         f"- value named exactly: {_share(c['exact'], c['faults'])}",

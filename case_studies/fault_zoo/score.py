@@ -35,6 +35,7 @@ def judged(entry: Mapping[str, Any], said: Mapping[str, Any], numbers: Any) -> d
         "named": named,
         "seconds": said["seconds"],
         "verdict": said["verdict"],
+        "sources": said.get("sources", ""),
         "rivals": said["rivals"],
         "lint": said["lint"],
     }

@@ -6,10 +6,12 @@ that a new expectation needs no new run. Leaves out which faults are run (run.py
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,7 +20,8 @@ import rivals
 from broken import HERE, KERNELS, Broken, broken
 from torch import set_num_threads
 
-from firstbad import session
+import firstbad
+from firstbad import probes, reference, session
 from firstbad.comparison import compare
 from firstbad.lint import lint_trace, predicts
 from firstbad.probes import c, torch
@@ -121,7 +124,13 @@ class Zoo:
             made = broken(made.plan, self.prepared, entry["edits"])
             output = self._run_c(made, path, wishes, poison=entry.get("poison", False))
         config = {k: self.prepared.config[k] for k in ("d_model", "encoder_attention_heads")}
-        said: dict[str, Any] = {"id": entry["id"], "model": self.model, "death": output.death, "config": config}
+        said: dict[str, Any] = {
+            "id": entry["id"],
+            "model": self.model,
+            "death": output.death,
+            "config": config,
+            "sources": sources(),
+        }
         reference = self.reference(output)
         with open_trace(reference) as ours, open_trace(path) as theirs:
             judged = time.monotonic()
@@ -160,6 +169,17 @@ class Zoo:
             session.capture_reference(self.room, self.prepared, path, wishes, output.tokens)
             self.references[key] = path
         return self.references[key]
+
+
+@cache
+def sources() -> str:
+    """A digest of the product's own files: which state of it said what is written down."""
+    found = hashlib.sha256()
+    for room in (firstbad, probes, reference):
+        folder = Path(room.__path__[0])
+        for path in sorted(p for p in folder.rglob("*") if p.suffix in (".py", ".c", ".h")):
+            found.update(path.read_bytes())
+    return found.hexdigest()[:8]
 
 
 def _said(result: Result) -> dict[str, Any]:
