@@ -74,7 +74,8 @@ def relaunch(
     inputs.mkdir(exist_ok=True)
     _lay_out(prepared, options, inputs)
     where = shlex.quote(str(Path.cwd()))
-    command = ["sh", "-c", shlex.quote(f"cd {where} && exec {shlex.join(_words(argument))}")]
+    words = shlex.join(filled(_words(argument), prepared, options, inputs))
+    command = ["sh", "-c", shlex.quote(f"cd {where} && exec {words}")]
     return Launch(command, ['FIRSTBAD_INPUTS="$here/inputs"'])
 
 
