@@ -254,7 +254,7 @@ def _judged(graph: Graph, measured: list[_Measured], pooled: Mapping[str, Pool])
 
 
 def _in_order(m: _Measured) -> Sequential | None:
-    """The worst declared order, where the region's earlier ops may have summed in it too: so much noisier throughout."""
+    """The worst declared order, where the earlier ops of the region may have summed in it too: so much noisier."""
     if m.order <= 1:
         return m.sequential
     own = m.sequential or Sequential(0.0, 0.0, 0.0)

@@ -248,7 +248,7 @@ class _Sweep:
         return self.known[value]
 
     def _order(self, op: Op, inputs: Mapping[int, NDArray[Any]], made: _Known, written: int) -> float:
-        """The worst declared order's noise against the twin's, on samples; at later sites that of the last looked at."""
+        """The worst declared order's noise against the twin's, on samples; at later sites that of the last one."""
         count = self.samples(op)
         if count or op.name not in self.orders:
             self.orders[op.name] = _order(self.executor.sequential(op, inputs, count or 512, written), made, self.u)

@@ -320,7 +320,7 @@ def _with_tokens(
 
 
 def _token_bytes(tokenizer: Any, first_special: int) -> list[bytes]:
-    """GPT-2 writes a token with a printable character for each byte: its own where it has one, else from 256 on."""
+    """GPT-2's tokens are written with a printable character a byte: its own where it has one, else from 256 on."""
     printable = [b for b in range(256) if chr(b).isprintable() and b != 32]
     code = {chr(b): b for b in printable}
     code |= {chr(256 + n): b for n, b in enumerate(b for b in range(256) if b not in printable)}

@@ -50,9 +50,7 @@ def test_it_runs_in_the_place_of_the_engine_s_own(capture: Capture, plan: Plan, 
 
 def test_a_plan_that_asks_for_one_needs_the_file(capture: Capture, plan: Plan, kernels: tuple[Path, ...]) -> None:
     odd = edits.set_kind(plan, "encode", OP, "gelu:doubled")
-    with pytest.raises(
-        UsageError, match="which the engine has no kernel of: give the C file"
-    ):
+    with pytest.raises(UsageError, match="which the engine has no kernel of: give the C file"):
         capture(odd)
     other = edits.set_kind(plan, "encode", OP, "gelu:tripled")
     _, output = capture(other, replace(OPTIONS, kernels=kernels))
