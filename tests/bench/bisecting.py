@@ -24,7 +24,7 @@ ZOO = ROOT / "case_studies" / "fault_zoo"
 sys.path.insert(0, str(ZOO))
 
 from broken import Broken, broken  # noqa: E402 - the zoo is a folder of scripts
-from zoo import Zoo  # noqa: E402 - likewise
+from zoo import Zoo  # noqa: E402 - the same folder of scripts
 
 from firstbad import session  # noqa: E402 - after the path
 from firstbad.alignment import align  # noqa: E402 - after the path
