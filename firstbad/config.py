@@ -8,7 +8,7 @@
     audio = ["clip.wav"]                 # recordings; further inputs are made from seeds until there are ...
     inputs = 10
     candidate = "c:plan.json"            # or a list: one case for each
-    max_tokens = 16                      # and steps, threads, timeout, cflags
+    max_tokens = 16                      # and steps, threads, timeout, cflags, kernels
     environment = {OMP_NUM_THREADS = "1"}
     growth = 1.25                        # how far an error may grow beyond what clean runs vary ...
     tolerances = {"*.softmax" = 2.0}     # ... and for some values only
@@ -42,7 +42,7 @@ _SPEC = tuple(f.name for f in fields(ModelSpec) if f.name != "audio")
 _VARIATION = ("threads", "cflags", "environment")
 _CASE = (
     *_SPEC,
-    *"audio inputs candidate max_tokens steps timeout growth tolerances variation budget".split(),
+    *"audio inputs candidate max_tokens steps timeout kernels growth tolerances variation budget".split(),
     *_VARIATION,
 )
 
@@ -174,6 +174,7 @@ def _cases(name: str, table: Any, root: Path, where: str) -> Iterator[GateCase]:
                 timeout=float(table["timeout"]) if "timeout" in table else None,
                 steps=_texts(table, "steps", where),
                 cflags=own.cflags,
+                kernels=tuple(root / file for file in _texts(table, "kernels", where)),
             ),
             environment=own.environment,
             growth=growth,

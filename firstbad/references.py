@@ -32,7 +32,7 @@ BUDGET_BYTES = 8 << 30
 """Of the folder; FIRSTBAD_REFERENCES_BYTES changes it, 0 keeps nothing."""
 
 
-_NOT_THE_REFERENCE = ("threads", "timeout", "cflags")
+_NOT_THE_REFERENCE = ("threads", "timeout", "cflags", "kernels")
 """Options of a capture that its values do not depend on."""
 
 
