@@ -212,8 +212,9 @@ def test_a_reader_that_goes_away_ends_us_quietly() -> None:
 
 def test_interrupt_of_the_real_process() -> None:
     wait = """
-        import sys, time
+        import signal, sys, time
         from firstbad import cli
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job is started with it ignored
         cli._dispatch = lambda words: (print("up", flush=True), time.sleep(60))
         sys.exit(cli.main([]))
     """

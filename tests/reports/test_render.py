@@ -54,7 +54,7 @@ class Page(HTMLParser):
 
 
 def test_the_reports_that_are_files() -> None:
-    assert kinds() == ["html", "md", "png", "svg", "worksheet"]
+    assert kinds() == ["html", "md", "png", "polygraphy", "svg", "worksheet"]
 
 
 def test_the_page_without_scripts(tmp_path: Path) -> None:
