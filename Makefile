@@ -2,6 +2,7 @@
 #
 #   make demo    the healthy engine, then the broken one, on the recording of the first case study
 #   make zoo     every fault of the fault zoo (ARGS=--quick: a tenth of it)
+#   make bench   what looking costs, adapter by adapter
 #   make test    the tests that take seconds each
 #
 # Both set up .venv on first use and again only when pyproject.toml or constraints.txt change.
@@ -14,7 +15,7 @@ CASE := case_studies/whisper_buffer_wiring
 OUT := out
 PYTEST_FLAGS :=
 
-.PHONY: help setup demo zoo test test-all lint format clean
+.PHONY: help setup demo zoo bench test test-all lint format clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -38,6 +39,9 @@ demo: $(STAMP)
 # Half an hour a model; goes on where it was stopped. ARGS=--quick: a fixed tenth on the small one, a few minutes.
 zoo: $(STAMP)
 	$(BIN)/python case_studies/fault_zoo/run.py $(ARGS)
+
+bench: $(STAMP)
+	$(BIN)/python tests/bench/adapters.py $(ARGS)
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -m "not slow" $(PYTEST_FLAGS)
