@@ -29,7 +29,16 @@
 
    An engine MUST call FB_READ before and FB_WRITE after its kernel, MUST tell FB_FREE when it unmaps memory that was
    recorded, MUST be little endian and POSIX. Several threads may record: an op belongs to the thread that began it,
-   one lock guards the rest. Leaves out GPU memory (hand over a host copy) and any knowledge of models. */
+   one lock guards the rest. Memory that the host cannot read (a GPU's) is reached by a function of yours:
+
+       int copy(void *host, void *device, uint64_t bytes, int inward) {      // with CUDA
+           struct cudaPointerAttributes a;
+           if (cudaPointerGetAttributes(&a, device) || a.type != cudaMemoryTypeDevice) return 0;  // host memory after all
+           return !cudaMemcpy(inward ? device : host, inward ? host : device, bytes, cudaMemcpyDefault);
+       }
+       fb_set_copy(copy);                                                    // before anything is recorded
+
+   Leaves out any knowledge of models. */
 #ifndef FIRSTBAD_H
 #define FIRSTBAD_H
 
@@ -65,6 +74,9 @@ void fb_token(int64_t token);
 void fb_text(const char *key, const char *text);
 void fb_close(void); /* done by itself at a normal exit */
 uint64_t fb_hash(const void *ptr, uint64_t bytes);
+/* copies from memory that the host cannot read, or (inward) back into it; returns 0 where it is host memory after all */
+typedef int (*fb_copy_function)(void *host, void *device, uint64_t bytes, int inward);
+void fb_set_copy(fb_copy_function copy);
 
 #ifdef __cplusplus
 }

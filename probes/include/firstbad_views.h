@@ -28,7 +28,11 @@ typedef struct {
     uint64_t count, room;
 } fb_bytes;
 
-static fb_bytes fb_data; /* a value gathered from its strides */
+static fb_bytes fb_data;  /* a value gathered from its strides */
+static fb_bytes fb_stage; /* and a copy of memory that the host cannot read */
+static fb_copy_function fb_copy;
+
+void fb_set_copy(fb_copy_function copy) { fb_copy = copy; }
 
 static void fb_die(const char *what, const char *where) {
     fprintf(stderr, "firstbad.h: %s: %s\n", what, where);
@@ -133,14 +137,38 @@ static int fb_contiguous(const fb_view *v) {
     return 1;
 }
 
+/* the same view of a host copy, where the memory is not the host's */
+static int fb_staged(const fb_view *v, fb_view *copy) {
+    uint64_t bytes = (uint64_t)(v->high - v->low);
+    if (!fb_copy || !bytes) return 0;
+    fb_stage.at = (unsigned char *)fb_grow(fb_stage.at, &fb_stage.room, bytes, 1);
+    if (!fb_copy(fb_stage.at, (void *)(uintptr_t)v->low, bytes, 0)) return 0;
+    *copy = *v;
+    copy->ptr = (char *)fb_stage.at + ((const char *)v->ptr - v->low);
+    return 1;
+}
+
 /* the bytes in logical order: in place, or gathered into fb_data */
 static const void *fb_flat(const fb_view *v) {
     char *flat;
+    fb_view copy;
+    if (fb_staged(v, &copy)) v = &copy;
     if (!v->bytes || fb_contiguous(v)) return v->ptr;
     fb_data.at = (unsigned char *)fb_grow(fb_data.at, &fb_data.room, v->bytes, 1);
     flat = (char *)fb_data.at;
     fb_copy_dim(v, 0, v->ptr, &flat, 0);
     return fb_data.at;
+}
+
+/* bytes in logical order into the memory of the view */
+static void fb_unflatten(const fb_view *v, char *flat) {
+    fb_view copy;
+    if (!fb_staged(v, &copy)) {
+        fb_copy_dim(v, 0, v->ptr, &flat, 1);
+        return;
+    }
+    fb_copy_dim(&copy, 0, copy.ptr, &flat, 1);
+    fb_copy(fb_stage.at, (void *)(uintptr_t)v->low, (uint64_t)(v->high - v->low), 1);
 }
 
 static uint64_t fb_hash_view(const fb_view *v) { return fb_hash(fb_flat(v), v->bytes); }

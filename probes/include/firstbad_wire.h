@@ -457,12 +457,10 @@ void fb_write(int kind, const char *name, void *ptr, int dtype, int rank, const 
         fb_receive(answer, sizeof answer); /* id of the value, bytes that follow (0: keep) */
         if (answer[0] && answer[0] != record.id) fb_die("the answer is for another value", name);
         if (answer[1]) {
-            char *from;
             if (answer[1] != record.view.bytes) fb_die("the replacement has another size", name);
             fb_data.at = (unsigned char *)fb_grow(fb_data.at, &fb_data.room, answer[1], 1);
             fb_receive(fb_data.at, answer[1]);
-            from = (char *)fb_data.at;
-            fb_copy_dim(&record.view, 0, record.view.ptr, &from, 1);
+            fb_unflatten(&record.view, (char *)fb_data.at);
             record.hash = fb_hash(fb_data.at, answer[1]);
             fb_put64(record.id);
             fb_put64(record.hash);
