@@ -1,4 +1,4 @@
-"""Polygraphy's RunResults (JSON) of both runs, for `polygraphy` and whoever reads it: `report --to polygraphy`.
+"""Polygraphy's RunResults (JSON) of both runs, for `polygraphy` and whoever reads it: `report --report polygraphy`.
 
 The values of the first step that both runs have, under their names, the candidate's as the second runner. Leaves out
 what no trace stores.
