@@ -66,8 +66,10 @@ def page(data: Mapping[str, Any]) -> str:
         f"Written by run.py on {' and '.join(data['models'])}{', a tenth of it' if data['quick'] else ''}; the numbers "
         "are those of result.json.",
         "",
-        f"What is said here was said by {len({r['sources'] for r in data['rows']})} states of the product's sources: "
-        "a result is kept until it is run again.",
+        "Runs: "
+        + ", ".join(f"{sum(r['model'] == m for r in data['rows'])} on {m}" for m in data["models"])
+        + ". A result "
+        "is kept until it is run again, so not all of them are of the newest state of the sources.",
         "",
         f"{c['faults']} faults that change a value beyond noise, {c['hidden']} that do not, {c['clean']} clean runs.",
         "",
