@@ -45,7 +45,7 @@ VARIATIONS = [
     Variation("tiny.en, spoken clip, 2 threads", threads=2),
     Variation("tiny.en, amiable", audio=AMIABLE),
     Variation("tiny.en, cold-hearted", audio=COLD_HEARTED),
-    Variation("tiny.en, -O0, 150 positions", context=150, cflags=("-O0",)),
+    Variation("tiny.en, -O0, 150 positions", context=150, cflags=("-O0",), tokens=12),
     Variation("tiny.en, -O3", cflags=("-O3",)),
     Variation("tiny.en, -ffast-math", cflags=("-ffast-math",)),
     Variation("tiny.en, -ffast-math, amiable", audio=AMIABLE, cflags=("-ffast-math",)),
