@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 from collections.abc import Callable
 
 from firstbad import options
@@ -49,8 +48,7 @@ def run(args: argparse.Namespace) -> int:
 
     from firstbad import bisect
     from firstbad.progress import progress
-    from firstbad.rooms import load
-    from firstbad.theme import theme_for
+    from firstbad.verbs._answer import answer
 
     with progress("firstbad") as tell:
         comparison = bisect.run(
@@ -64,9 +62,4 @@ def run(args: argparse.Namespace) -> int:
             command=options.command_line(),
             tell=tell,
         )
-    result = comparison.result
-    if args.json:
-        print(result.to_json())
-    else:
-        print(load("reports", "terminal").render(result, theme_for(sys.stdout)))
-    return result.exit_code
+    return answer(comparison.result, args.json)

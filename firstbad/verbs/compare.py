@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
 from firstbad import options
@@ -26,8 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from firstbad import session
     from firstbad.progress import progress
-    from firstbad.rooms import load
-    from firstbad.theme import theme_for
+    from firstbad.verbs._answer import answer
 
     with progress("firstbad") as tell:
         comparison = session.compare_files(
@@ -40,9 +38,4 @@ def run(args: argparse.Namespace) -> int:
             command=options.command_line(),
             tell=tell,
         )
-    result = comparison.result
-    if args.json:
-        print(result.to_json())
-    else:
-        print(load("reports", "terminal").render(result, theme_for(sys.stdout)))
-    return result.exit_code
+    return answer(comparison.result, args.json)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -62,8 +61,7 @@ def run(args: argparse.Namespace) -> int:
 
     from firstbad import session
     from firstbad.progress import progress
-    from firstbad.rooms import load
-    from firstbad.theme import theme_for
+    from firstbad.verbs._answer import answer
 
     with progress("firstbad") as tell:
         comparison = session.diff(
@@ -79,9 +77,4 @@ def run(args: argparse.Namespace) -> int:
             wanted=wanted(args),
             tell=tell,
         )
-    result = comparison.result
-    if args.json:
-        print(result.to_json())
-    else:
-        print(load("reports", "terminal").render(result, theme_for(sys.stdout)))
-    return result.exit_code
+    return answer(comparison.result, args.json)
