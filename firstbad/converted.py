@@ -16,7 +16,7 @@ import numpy as np
 
 from firstbad import whisper_file
 from firstbad.gguf_blocks import FORMATS, differing_blocks
-from firstbad.gguf_file import is_gguf, tensors
+from firstbad.gguf_file import is_gguf, read
 from firstbad.precision import rounded
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def load_weights(given: str) -> Mapping[str, Held]:
     if is_gguf(path):
         return {
             t.name: Held(t.array(), t.type, t.raw.reshape(-1).view(np.uint8) if t.blocks else None)
-            for t in tensors(path).values()
+            for t in read(path).tensors.values()
         }
     if whisper_file.is_whisper_file(path):
         held = whisper_file.read(path)

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+TOGETHER = 1 << 13
+"""Blocks that are decoded at once."""
+
+
 @dataclass(frozen=True)
 class Field:
     name: str
@@ -150,8 +154,13 @@ def numbers(name: str, raw: NDArray[Any]) -> NDArray[np.float32]:
     except ImportError:
         raise UsageError("blocks need the package `gguf`: pip install 'firstbad[ggml]'") from None
     whole = np.asarray(raw, np.uint8).reshape(-1, block_bytes(name))
+    kind, (size, _) = GGMLQuantizationType[name.upper()], fields_of(name)
+    made = np.empty((len(whole), size), np.float32)
     with np.errstate(all="ignore"):  # a spoilt scale is an infinity or not a number, as in the engine
-        return np.asarray(quants.dequantize(whole, GGMLQuantizationType[name.upper()]), np.float32)
+        for start in range(0, len(whole), TOGETHER):  # one row each time: the package takes 16 rows together
+            some = whole[start : start + TOGETHER]
+            made[start : start + TOGETHER] = quants.dequantize(some.reshape(1, -1), kind).reshape(len(some), size)
+    return made
 
 
 def draw(name: str, raw: NDArray[Any]) -> Iterator[str]:

@@ -20,6 +20,7 @@ from firstbad.arguments import did_you_mean
 from firstbad.comparison import Comparison, compare
 from firstbad.errors import UsageError
 from firstbad.evidence import Evidence, Wanted, check_wanted, gather
+from firstbad.gguf_file import is_gguf
 from firstbad.mapfile import Mapped
 from firstbad.material import material_of, write_report
 from firstbad.profile import Profile
@@ -46,6 +47,8 @@ def room_of(model: str) -> ModuleType:
     folder = Path(model)
     if folder.is_dir():
         return load("reference", _family_of(folder))
+    if is_gguf(folder):
+        return load("reference", "causal")
     if "whisper" in model.lower() or is_whisper_file(folder):
         return load("reference", "whisper")
     return load("reference", head)

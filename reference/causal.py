@@ -3,6 +3,7 @@
     causal                    a small GPT-2 with random weights (--random-weights SEED)
     causal:llama              the same of another architecture that transformers knows
     causal:FOLDER             a checkpoint on disk; a folder whose config.json names no other room is taken so as well
+    causal:FILE.gguf          llama.cpp's file (see gguf_model.py); FILE.gguf alone is enough
 
 Steps: `prefill` (the prompts, padded on the left to one length) and `decode.0`, `decode.1`, ... with the key-value
 cache. With B prompts the tokens of a run are step by step, B for each. Leaves out sampling, chat templates and models
@@ -15,7 +16,7 @@ import inspect
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,10 +25,12 @@ import numpy as np
 import torch
 
 from firstbad.errors import UsageError
+from firstbad.gguf_file import is_gguf
 from firstbad.run import CaptureOptions, ModelSpec, Prepared, RunOutput
 from firstbad.want import EnoughError, patterns_of
 from firstbad.want import chosen as chosen_by
 
+from . import gguf_model
 from .executor import Executor
 from .recorder import Recorder, Sink
 from .weights import _ready
@@ -217,6 +220,8 @@ def _from_folder(spec: ModelSpec) -> _Loaded:
     from transformers.utils import logging
 
     place = spec.model.removeprefix("causal:")
+    if is_gguf(Path(place)):
+        return _from_gguf(Path(place))
     if not (Path(place) / "config.json").is_file():
         raise UsageError(f"no model in `{place}`: give a folder with config.json and weights, or --random-weights SEED")
     factory, tokenizers = AutoModelForCausalLM, AutoTokenizer
@@ -242,8 +247,21 @@ def _from_folder(spec: ModelSpec) -> _Loaded:
     )
 
 
+def _from_gguf(path: Path) -> _Loaded:
+    model, tokenizer = gguf_model.load(path)
+    ids = partial(_no_tokenizer, str(path))
+    known = _Loaded(_ready(model), path.stem, f"file {path}", ids, _ids_as_text)
+    if tokenizer is None:
+        return known
+    return replace(
+        known,
+        ids=lambda text: list(tokenizer.encode(text, add_special_tokens=False).ids),
+        text=lambda ids: str(tokenizer.decode(list(ids), skip_special_tokens=True)),
+    )
+
+
 def _no_tokenizer(place: str, _text: str) -> list[int]:
-    raise UsageError(f"`{place}` has no tokenizer: give the prompt as ids with --tokens 1,2,3")
+    raise UsageError(f"`{place}` has no tokenizer that is known: give the prompt as ids with --tokens 1,2,3")
 
 
 def _ids_as_text(ids: Sequence[int]) -> str:
