@@ -368,7 +368,7 @@ def _compiled(
     out = np.empty(FIELDS + 4 * worst)
     row = np.empty((shape[0], 5)) if rows else None
     column = np.empty((5, shape[1])) if columns else None
-    status = library.measure(
+    library.measure(
         *(
             address(c),
             CODES[c_type],
@@ -385,8 +385,6 @@ def _compiled(
         ),
         *(address(out), None if row is None else address(row), None if column is None else address(column)),
     )
-    if status:
-        raise MemoryError
     return Part(out.tolist(), None if row is None else row.T, column)
 
 

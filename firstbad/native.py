@@ -31,12 +31,12 @@ class Native:
     def __init__(self, path: Path) -> None:
         library = ctypes.CDLL(str(path))
         pointer, number, real = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
-        self.measure: Callable[..., int] = library.fb_measure
+        self.measure: Callable[..., None] = library.fb_measure
         library.fb_measure.argtypes = [
             *(pointer, ctypes.c_int, pointer, ctypes.c_int, number, number, number),
             *(real, real, real, ctypes.c_int, ctypes.c_int, ctypes.c_int, pointer, pointer, pointer),
         ]
-        library.fb_measure.restype = ctypes.c_int
+        library.fb_measure.restype = None
         self._hash_words: Callable[..., int] = library.fb_hash_words
         library.fb_hash_words.argtypes = [pointer, number, ctypes.c_uint64]
         library.fb_hash_words.restype = ctypes.c_uint64

@@ -106,7 +106,7 @@ def test_c_and_numpy_agree(data: st.DataObject) -> None:
     kind = data.draw(st.sampled_from(["float32", "float16", "float64"]))
     shape = data.draw(hnp.array_shapes(max_dims=3, max_side=40))
     numbers = st.one_of(
-        st.floats(-10, 10, width=16), st.sampled_from([0.0, -0.0, INF, -INF, NAN, 1e-6, -65504.0, 1.0, 6e-8])
+        st.floats(-10, 10, width=16), st.sampled_from([0.0, -0.0, INF, -INF, NAN, 1e-6, -65504.0, 1.0, 6e-8, 1e-23])
     )
     scale = 1.0 if kind == "float16" else data.draw(st.sampled_from([1.0, 1e-30, 1e30, 1e-18]))
     c, r = (
@@ -276,6 +276,35 @@ def test_tiny_and_huge_numbers_keep_their_squares(way: str) -> None:
     c = r.copy()
     c[5] = 1.5e-20
     assert measure(c, r).rms == pytest.approx(0.5e-20 / math.sqrt(300), rel=1e-5)
+
+
+@pytest.mark.parametrize("small", [-3.1e-25, 6e-26, 1e-20, 3e-23, 1e-40, 1e20, 1e-6])
+@pytest.mark.parametrize("large", [1.0, 6.5504e-14, 1e4, 9e14])
+def test_a_column_keeps_what_its_neighbours_would_lose(way: str, small: float, large: float) -> None:
+    """Elements far smaller than others of their block: nothing in the block's sums, all there is in their column's."""
+    r = np.zeros((3, 2, 70), np.float32)
+    r[..., 0::2] = large
+    r[..., 1::2] = small
+    c = (r * np.array([1, 1.5, 0.5], np.float32)[:, None, None]).astype(np.float32)
+    m = measure(c, r, rows=True, columns=True)
+    e, y = c.astype(np.float64) - r, r.astype(np.float64)
+    for slices, axes in ((m.columns, (0, 1)), (m.rows, 2)):
+        assert slices is not None
+        for got, of in ((slices.error2, e * e), (slices.reference2, y * y)):
+            np.testing.assert_allclose(got, of.sum(axes).ravel(), rtol=2e-6, atol=0)
+        for got, of in ((slices.error, e), (slices.cross, e * y)):
+            assert np.all(np.abs(got - of.sum(axes).ravel()) <= 2e-6 * np.abs(of).sum(axes).ravel())
+        np.testing.assert_allclose(slices.max_abs, np.abs(e).max(axes).ravel(), rtol=1e-6, atol=0)
+
+
+def test_the_square_of_a_tiny_number_beside_a_large_one(way: str) -> None:
+    """float32 has no square of 6e-26; the block that holds it has."""
+    r = f32(-65504e-18, 6e-26)
+    m = measure(np.zeros_like(r), r, rows=True, columns=True)
+    assert m.columns is not None and m.rows is not None
+    assert m.columns.error2 == pytest.approx([65504e-18**2, 3.6e-51], rel=1e-6, abs=0)
+    assert m.columns.reference2 == pytest.approx([65504e-18**2, 3.6e-51], rel=1e-6, abs=0)
+    assert m.columns.cross == pytest.approx([-(65504e-18**2), -3.6e-51], rel=1e-6, abs=0)
 
 
 def test_zero_reference(way: str) -> None:
