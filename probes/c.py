@@ -29,13 +29,17 @@ from .lifetimes import assign
 from .lint import lint as lint_plan
 from .plan import Plan
 from .plan_check import load
-from .planner import plan
+from .planner import PROMPT_ROOM, plan
+from .planner_causal import plan as plan_causal
 from .process import record, run_bare, wanted_of
 from .program import lower, write_weights
 from .stream import Replace
 
 FLAGS = ("-std=gnu11", "-O3", "-march=native", "-ffp-contract=fast", "-pthread")
 """Before the user's own. Contraction is on so that a fused multiply-add is used where the processor has one."""
+
+STEPS = 8
+"""New tokens of a language model where nobody says how many."""
 
 _HERE = Path(__file__).parent
 
@@ -47,12 +51,16 @@ def engine(cflags: Sequence[str] = (), kernels: Sequence[Path] = ()) -> Path:
     return build(sources, flags=(*FLAGS, *cflags), program=True, include=include)
 
 
-def plan_for(argument: str, prepared: Prepared, *, further: bool = False) -> Plan:
-    """The plan in the file `argument`, or one made for the model and its input."""
+def plan_for(argument: str, prepared: Prepared, *, tokens: int | None = None, further: bool = False) -> Plan:
+    """The plan in the file `argument`, or one made for the model and its input, with room for so many new tokens."""
+    if "input_features" not in prepared.inputs:
+        return _plan_of_language(argument, prepared, tokens, further=further)
     M, frames = prepared.inputs["input_features"].shape[1:]
     if not argument:
         return plan(prepared.config, frames // 2)
     chosen = load(Path(argument), further=further)
+    if "encode" not in chosen.steps:
+        raise UsageError(f"the plan `{argument}` is of a language model, and the input is a recording: plan it anew")
     step = chosen.steps["encode"]
     wanted = step.tensors[step.input].shape
     if wanted != (1, M, frames):
@@ -61,6 +69,17 @@ def plan_for(argument: str, prepared: Prepared, *, further: bool = False) -> Pla
             "--audio-context to fit, or plan it anew"
         )
     return chosen
+
+
+def _plan_of_language(argument: str, prepared: Prepared, tokens: int | None, *, further: bool) -> Plan:
+    if argument:
+        chosen = load(Path(argument), further=further)
+        if "encode" in chosen.steps:
+            raise UsageError(f"the plan `{argument}` starts from sound, and the input is tokens: plan it anew")
+        return chosen
+    shapes = {name: array.shape for name, array in prepared.weights.items()}
+    room = max(len(prepared.prompt), PROMPT_ROOM)
+    return plan_causal(prepared.config, shapes, prompt=room, tokens=tokens or STEPS)
 
 
 def lint(argument: str, prepared: Prepared | None = None) -> tuple[Finding, ...]:
@@ -84,11 +103,8 @@ def capture(
     """Runs the engine and records it. `replace` may put another value in the place of each that `replaced` names;
     `stop` ends the run after the first value that it names; `poison` fills every buffer with NaN first; `spread` gives
     every tensor bytes of its own."""
-    if "input_features" not in prepared.inputs:
-        if prepared.family == "whisper":
-            raise UsageError("no recording to run on: give one with --audio")
-        raise UsageError(f"the built-in C engine runs Whisper models, not {prepared.family}: choose another candidate")
-    chosen = plan_for(argument, prepared, further=bool(options.kernels))
+    _check_input(prepared)
+    chosen = plan_for(argument, prepared, tokens=options.max_tokens, further=bool(options.kernels))
     if spread:
         chosen = assign(chosen, reuse=False)
     meta = {
@@ -136,10 +152,10 @@ def relaunch(
     argument: str, prepared: Prepared, options: CaptureOptions, folder: Path, weights: Collection[str]
 ) -> Launch:
     """Lays out in `folder` what another run needs; of the weights only these, the rest of the file is a hole."""
-    chosen = plan_for(argument, prepared, further=bool(options.kernels))
-    (folder / "program").write_text(lower(chosen, prepared, max_tokens=options.max_tokens), "utf-8")
+    chosen = plan_for(argument, prepared, tokens=options.max_tokens, further=bool(options.kernels))
+    (folder / "program").write_text(lower(chosen, prepared, max_tokens=_most(prepared, options)), "utf-8")
     write_weights(chosen, prepared.weights, folder / "weights", only=weights)
-    np.ascontiguousarray(prepared.inputs["input_features"], np.float32).tofile(folder / "features")
+    _features(prepared).tofile(folder / "features")
     program = shlex.quote(str(engine(options.cflags, options.kernels)))
     return Launch([f'"${{ENGINE:-{program}}}"', '"${PROGRAM:-program}"', "weights", "features", str(_threads(options))])
 
@@ -147,7 +163,9 @@ def relaunch(
 def bare(argument: str, prepared: Prepared, options: CaptureOptions, folder: Path) -> str:
     """What the engine prints with no probe: the tokens, one a line."""
     with tempfile.TemporaryDirectory(prefix=".engine-", dir=folder) as scratch:
-        command = _command(plan_for(argument, prepared), prepared, options, Path(scratch), poison=False)
+        command = _command(
+            plan_for(argument, prepared, tokens=options.max_tokens), prepared, options, Path(scratch), poison=False
+        )
         return run_bare(command, timeout=options.timeout)
 
 
@@ -155,10 +173,33 @@ def _threads(options: CaptureOptions) -> int:
     return options.threads or len(os.sched_getaffinity(0))
 
 
+def _most(prepared: Prepared, options: CaptureOptions) -> int | None:
+    """New tokens at most: of a language model a few where nobody says how many."""
+    return options.max_tokens or (None if "input_features" in prepared.inputs else STEPS)
+
+
+def _features(prepared: Prepared) -> np.ndarray:
+    return np.ascontiguousarray(prepared.inputs.get("input_features", np.zeros(0)), np.float32)
+
+
+def _check_input(prepared: Prepared) -> None:
+    if "input_features" in prepared.inputs:
+        return
+    if prepared.family == "whisper":
+        raise UsageError("no recording to run on: give one with --audio")
+    ids = prepared.inputs.get("input_ids")
+    if prepared.family != "causal":
+        raise UsageError(
+            f"the built-in C engine runs Whisper and language models, not {prepared.family}: choose another candidate"
+        )
+    if ids is None or ids.shape[0] != 1:
+        raise UsageError("the built-in C engine takes one prompt at a time: give one with --text or --tokens")
+
+
 def _command(chosen: Plan, prepared: Prepared, options: CaptureOptions, folder: Path, poison: bool) -> list[str | Path]:
     """The engine's command line, with its files laid out in `folder`."""
     files = [folder / name for name in ("program", "weights", "features")]
-    files[0].write_text(lower(chosen, prepared, max_tokens=options.max_tokens, poison=poison), "utf-8")
+    files[0].write_text(lower(chosen, prepared, max_tokens=_most(prepared, options), poison=poison), "utf-8")
     write_weights(chosen, prepared.weights, files[1])
-    np.ascontiguousarray(prepared.inputs["input_features"], np.float32).tofile(files[2])
+    _features(prepared).tofile(files[2])
     return [engine(options.cflags, options.kernels), *files, str(_threads(options))]

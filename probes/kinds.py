@@ -23,6 +23,7 @@ class Kind:
     optional: frozenset[str] = frozenset()  # weights that may be left out
     cached: frozenset[str] = frozenset()  # inputs that see a whole cache, where they are wired to one
     elementwise: bool = False  # reads an element for the last time when it writes it: may run in place
+    makes: str = "float32"
 
 
 def _linear(x: Mapping[str, int], w: Mapping[str, Shape], y: Shape, _a: Mapping[str, float], _h: int) -> bool:
@@ -48,22 +49,35 @@ def _layer_norm(x: Mapping[str, int], w: Mapping[str, Shape], y: Shape, _a: Mapp
     return w["bias"] == w["weight"] and x["x"] == math.prod(y) and math.prod(y) % D == 0
 
 
-def _by_head(x: Mapping[str, int], _w: Mapping[str, Shape], y: Shape, _a: Mapping[str, float], h: int) -> bool:
-    return math.prod(y) == x["x"] and math.prod(y) % (h * y[-1]) == 0
+def _heads(a: Mapping[str, float], h: int) -> tuple[int, int]:
+    """Heads of the queries, and of keys and values."""
+    heads = int(a.get("heads", h))
+    return heads, int(a.get("key_heads", heads))
 
 
-def _scores(x: Mapping[str, int], _w: Mapping[str, Shape], y: Shape, _a: Mapping[str, float], h: int) -> bool:
+def _by_head(x: Mapping[str, int], _w: Mapping[str, Shape], y: Shape, a: Mapping[str, float], h: int) -> bool:
+    heads, _ = _heads(a, h)
+    return heads > 0 and math.prod(y) == x["x"] and math.prod(y) % (heads * y[-1]) == 0
+
+
+def _scores(x: Mapping[str, int], _w: Mapping[str, Shape], y: Shape, a: Mapping[str, float], h: int) -> bool:
+    h, g = _heads(a, h)
+    if h < 1 or g < 1 or h % g:
+        return False
     Tk = y[-1]
     Tq = math.prod(y) // (h * Tk)
     K = x["q"] // (h * Tq) if Tq else 0
-    return math.prod(y) == h * Tq * Tk and x["q"] == Tq * h * K and x["k"] == Tk * h * K
+    return math.prod(y) == h * Tq * Tk and x["q"] == Tq * h * K and x["k"] == Tk * g * K
 
 
-def _mix(x: Mapping[str, int], _w: Mapping[str, Shape], y: Shape, _a: Mapping[str, float], h: int) -> bool:
+def _mix(x: Mapping[str, int], _w: Mapping[str, Shape], y: Shape, a: Mapping[str, float], h: int) -> bool:
+    h, g = _heads(a, h)
+    if h < 1 or g < 1 or h % g:
+        return False
     K = y[-1]
     Tq = math.prod(y) // (h * K)
     Tk = x["p"] // (h * Tq) if Tq else 0
-    return math.prod(y) == h * Tq * K and x["p"] == h * Tq * Tk and x["v"] == Tk * h * K
+    return math.prod(y) == h * Tq * K and x["p"] == h * Tq * Tk and x["v"] == Tk * g * K
 
 
 def _embedding(x: Mapping[str, int], w: Mapping[str, Shape], y: Shape, _a: Mapping[str, float], _h: int) -> bool:
@@ -82,6 +96,62 @@ def _one(x: Mapping[str, int], _w: Mapping[str, Shape], y: Shape, _a: Mapping[st
     return math.prod(y) == 1 and x["x"] > 0
 
 
+def _turned(x: Mapping[str, int], w: Mapping[str, Shape], y: Shape, a: Mapping[str, float], h: int) -> bool:
+    return _linear(x, {**w, "weight": w["weight"][::-1]}, y, a, h)
+
+
+def _rows(x: Mapping[str, int], w: Mapping[str, Shape], y: Shape, _a: Mapping[str, float], _h: int) -> bool:
+    return x["x"] == math.prod(y) and math.prod(y) % math.prod(w["weight"]) == 0
+
+
+def _table(_x: Mapping[str, int], w: Mapping[str, Shape], y: Shape, a: Mapping[str, float], _h: int) -> bool:
+    frequencies = math.prod(w["frequency"])
+    return y[-1] == 2 * frequencies or (y[-1] == frequencies and not a.get("pairs"))
+
+
+def _rope(x: Mapping[str, int], _w: Mapping[str, Shape], y: Shape, a: Mapping[str, float], _h: int) -> bool:
+    turned = int(a.get("turned", y[-1]))
+    return x["x"] == math.prod(y) and x["cos"] == x["sin"] > 0 and 0 < turned <= y[-1] and turned % 2 == 0
+
+
+def _columns(x: Mapping[str, int], _w: Mapping[str, Shape], y: Shape, a: Mapping[str, float], _h: int) -> bool:
+    cols, begin = int(a.get("cols", y[-1])), int(a.get("begin", 0))
+    rows = math.prod(y) // cols if cols > 0 else 0
+    return rows > 0 and math.prod(y) == rows * cols and x["x"] % rows == 0 and 0 <= begin <= x["x"] // rows - cols
+
+
+def _by_row(x: Mapping[str, int], _w: Mapping[str, Shape], y: Shape, _a: Mapping[str, float], _h: int) -> bool:
+    return x["x"] == math.prod(y) and math.prod(y) % x["factor"] == 0
+
+
+def _some(x: Mapping[str, int], _w: Mapping[str, Shape], y: Shape, _a: Mapping[str, float], _h: int) -> bool:
+    tokens = math.prod(y) // y[-1]
+    return x["x"] % tokens == 0 and x["x"] // tokens >= y[-1] and x.get("ids", math.prod(y)) == math.prod(y)
+
+
+def _order(x: Mapping[str, int], _w: Mapping[str, Shape], y: Shape, _a: Mapping[str, float], _h: int) -> bool:
+    return x["ids"] == math.prod(y)
+
+
+def _experts(x: Mapping[str, int], w: Mapping[str, Shape], y: Shape, a: Mapping[str, float], _h: int) -> bool:
+    E, cols, inner = w["weight"] if len(w["weight"]) == 3 else (0, 0, 0)
+    cols, inner = (inner, cols) if a.get("turned") else (cols, inner)
+    count = x["ids"]
+    rows = x["x"] // inner if inner else 0
+    right = count % rows == 0 if rows and a.get("spread") else rows == count
+    return bool(
+        right and x["order"] == count and math.prod(y) == count * cols and w.get("bias", (E, cols)) == (E, cols)
+    )
+
+
+def _combined(x: Mapping[str, int], _w: Mapping[str, Shape], y: Shape, _a: Mapping[str, float], _h: int) -> bool:
+    return x["order"] == x["factor"] and x["x"] == x["order"] * y[-1] and x["order"] % (math.prod(y) // y[-1]) == 0
+
+
+def _sinks(x: Mapping[str, int], w: Mapping[str, Shape], y: Shape, _a: Mapping[str, float], _h: int) -> bool:
+    return x["x"] == math.prod(y) and math.prod(y) % (math.prod(w["sinks"]) * y[-1]) == 0
+
+
 KINDS: Mapping[str, Kind] = {
     "linear": Kind(("x",), ("weight", "bias"), _linear, optional=frozenset({"bias"})),
     "conv1d": Kind(("x",), ("weight", "bias"), _conv1d),
@@ -97,8 +167,31 @@ KINDS: Mapping[str, Kind] = {
     "embedding": Kind(("ids",), ("weight",), _embedding),
     "positions": Kind((), ("weight",), _positions),
     "masked_fill": Kind(("x",), (), _last_row),
-    "argmax": Kind(("x",), (), _one),
+    "argmax": Kind(("x",), (), _one, makes="int64"),
+    # of language models
+    "linear_turned": Kind(("x",), ("weight", "bias"), _turned, optional=frozenset({"bias"})),
+    "rms_norm": Kind(("x",), ("weight",), _rows),
+    "rope_cos": Kind((), ("frequency",), _table),
+    "rope_sin": Kind((), ("frequency",), _table),
+    "rope": Kind(("x", "cos", "sin"), (), _rope),
+    "silu": Kind(("x",), (), _same, elementwise=True),
+    "sigmoid": Kind(("x",), (), _same, elementwise=True),
+    "gelu_tanh": Kind(("x",), (), _same, elementwise=True),
+    "product": Kind(("a", "b"), (), _same, elementwise=True),
+    "soft_cap": Kind(("x",), (), _same, elementwise=True),
+    "softmax_sinks": Kind(("x",), ("sinks",), _sinks),
+    "columns": Kind(("x",), (), _columns),
+    "scale_rows": Kind(("x", "factor"), (), _by_row),
+    "topk": Kind(("x",), (), _some, makes="int64"),
+    "pick": Kind(("x", "ids"), (), _some),
+    "renormalise": Kind(("x",), (), _same),
+    "expert_order": Kind(("ids",), (), _order, makes="int64"),
+    "expert_linear": Kind(("x", "ids", "order"), ("weight", "bias"), _experts, optional=frozenset({"bias"})),
+    "expert_sum": Kind(("x", "order", "factor"), (), _combined),
 }
+LANGUAGE = frozenset(list(KINDS)[list(KINDS).index("linear_turned") :])
+"""Kinds that no plan of Whisper has."""
+
 NAIVE = frozenset({"linear", "conv1d", "attention_scores", "attention_mix"})
 
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from .plan import Dim, Plan, Step, Tensor, numbers
+from .plan import Plan, Step, Tensor, sizes_at
+from .plan_check import row_bytes
 
 ARENA = "arena"
 _ALIGN = 64
@@ -50,21 +51,20 @@ def lifetimes(step: Step) -> Mapping[str, tuple[int, int]]:
     return lives
 
 
+def _largest(step: Step) -> dict[str, int]:
+    return sizes_at(step, step.limits["t"], step.limits["n"])
+
+
 def _own_buffer(plan: Plan, tensor: Tensor, step: Step, buffers: dict[str, int]) -> Tensor:
-    sizes = dict(step.limits)
-    if tensor.rows:
-        sizes["t"] = plan.positions
-        shape: tuple[Dim, ...] = ("t", *numbers(tensor.shape[2:], sizes))
-        size = replace(tensor, shape=shape).bytes(sizes)
-    else:
-        size = tensor.bytes(sizes)
+    size = plan.positions * row_bytes(tensor) if tensor.rows else tensor.bytes(_largest(step))
     buffers[tensor.name] = max(buffers.get(tensor.name, 0), size)
     return replace(tensor, buffer=tensor.name, offset=0)
 
 
 def _place(step: Step, tensors: list[Tensor], start: int, *, reuse: bool) -> tuple[dict[str, int], int]:
     lives = lifetimes(step)
-    sizes = {t.name: -(-t.bytes(step.limits) // _ALIGN) * _ALIGN for t in tensors}
+    largest = _largest(step)
+    sizes = {t.name: -(-t.bytes(largest) // _ALIGN) * _ALIGN for t in tensors}
     offsets: dict[str, int] = {}
     end = start
     if not reuse:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from firstbad.lint import Finding
 
 from .kinds import kind_of
-from .plan import ITEM_BYTES, Plan, PlanOp, Step, Tensor
+from .plan import ITEM_BYTES, Plan, PlanOp, Step, Tensor, sizes_at
 from .plan_check import row_bytes
 
 ALIGNMENT = 64
@@ -71,11 +71,13 @@ class _Walk:
 
     def run(self) -> Iterator[Finding]:
         steps = self.plan.steps
-        frames = steps["encode"].limits
-        yield from self._step(steps["encode"], "encode", {"t": frames["t"], "n": frames["n"]}, 0)
-        yield from self._step(steps["prefill"], "prefill", {"t": self.fed, "n": self.fed}, 0)
+        if "encode" in steps:
+            frames = steps["encode"].limits
+            yield from self._step(steps["encode"], "encode", {"t": frames["t"], "n": frames["n"]}, 0)
+        yield from self._step(steps["prefill"], "prefill", sizes_at(steps["prefill"], self.fed, self.fed), 0)
         for i in range(min(2, self.plan.positions - self.fed)):
-            yield from self._step(steps["decode"], f"decode.{i}", {"t": 1, "n": self.fed + i + 1}, self.fed + i)
+            sizes = sizes_at(steps["decode"], 1, self.fed + i + 1)
+            yield from self._step(steps["decode"], f"decode.{i}", sizes, self.fed + i)
         for value in self.made:
             if not value.read and value.op is not None:
                 text = f"{value.name} is made and nobody reads it"
@@ -91,7 +93,8 @@ class _Walk:
             for port, source in op.inputs.items():
                 tensor = self.plan.tensor(step.name, source)
                 assert tensor is not None  # the plan was checked
-                low, high = _span(tensor, sizes, first, whole=port in kind.cached)
+                whole = "w" if "window" in op.attrs else "n"
+                low, high = _span(tensor, sizes, first, whole if port in kind.cached else "")
                 spans.append((tensor, low, high))
                 later = made_by.get(source, -1) >= i and source in step.tensors
                 own = source in made_by or source == step.input
@@ -100,7 +103,7 @@ class _Walk:
             yield from self._on_inputs(step, op, spans, sizes, first, elementwise=kind.elementwise)
             self._write(step.tensors[op.name], name, sizes, first, op)
         result = step.tensors[step.result]
-        for piece in self._pieces(result.buffer, *_span(result, sizes, first, whole=False)):
+        for piece in self._pieces(result.buffer, *_span(result, sizes, first)):
             piece.owner.read = True
 
     def _read(
@@ -143,7 +146,7 @@ class _Walk:
     ) -> Iterator[Finding]:
         """An output on an input of its own op."""
         out = step.tensors[op.name]
-        low, high = _span(out, sizes, first, whole=False)
+        low, high = _span(out, sizes, first)
         for tensor, start, end in spans:
             if tensor.buffer != out.buffer or end <= low or start >= high or tensor.name == op.name:
                 continue
@@ -155,7 +158,7 @@ class _Walk:
             yield Finding("in_place", step.name, op.name, tensor.name, text, tensor.name)
 
     def _write(self, tensor: Tensor, step: str, sizes: Mapping[str, int], first: int, op: PlanOp | None) -> None:
-        low, high = _span(tensor, sizes, first, whole=False)
+        low, high = _span(tensor, sizes, first)
         value = _Written(tensor.name, step, low, high, op)
         self.made.append(value)
         kept = []
@@ -191,13 +194,13 @@ def _view(at: tuple[str, str, str], pieces: list[_Piece], span: tuple[int, int],
             yield Finding("extent", *at, text, owner.name)
 
 
-def _span(tensor: Tensor, sizes: Mapping[str, int], first: int, *, whole: bool) -> tuple[int, int]:
-    """Bytes of a buffer: the step's rows of a cache, or for a reader of the whole cache all rows so far."""
+def _span(tensor: Tensor, sizes: Mapping[str, int], first: int, whole: str = "") -> tuple[int, int]:
+    """Bytes of a buffer: the step's rows of a cache, or for a reader of all of it ("n") or of a window ("w") those."""
     if not tensor.rows:
         return tensor.offset, tensor.offset + tensor.bytes(sizes)
     row = row_bytes(tensor)
     if whole:
-        return tensor.offset, tensor.offset + row * sizes["n"]
+        return tensor.offset + row * (sizes["n"] - sizes[whole]), tensor.offset + row * sizes["n"]
     start = tensor.offset + row * first
     return start, start + tensor.bytes(sizes)
 

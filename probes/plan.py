@@ -16,10 +16,12 @@ from typing import Any
 
 FORMAT = "firstbad-plan"
 VERSION = 1
-STEPS = ("encode", "prefill", "decode")
+STEPS = ("encode", "prefill", "decode")  # a language model has no encode
 ITEM_BYTES = {"float32": 4, "int64": 8}
 
-Dim = int | str  # "t": tokens fed to this step; "n": positions so far, these included
+Dim = int | str
+"""A number; "t": tokens fed to this step; "n": positions so far, these included; "w": of those, the window's last ones.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,12 @@ class Tensor:
     order: tuple[int, ...] = ()  # of the dims in memory, outermost first; (): as they stand
     kept: bool = False  # lives on after its step, in a buffer of its own
     rows: bool = False  # of a cache: each step appends its rows at the position; readers of the cache see all n
+
+    @property
+    def row_axis(self) -> int:
+        """Of a cache: the axis of positions, the outermost in memory but for a leading 1."""
+        outermost = min(1, len(self.shape) - 2)
+        return self.order[outermost] if self.order else outermost
 
     def count(self, sizes: Mapping[str, int]) -> int:
         return math.prod(numbers(self.shape, sizes))
@@ -55,7 +63,7 @@ class PlanOp:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One call list. `limits` are the largest t and n that the buffers have room for."""
+    """One call list. `limits`: the largest t and n that the buffers have room for; w: what a window shows at most."""
 
     name: str
     input: str
@@ -74,6 +82,7 @@ class Plan:
     buffers: Mapping[str, int]  # name → bytes
     weights: Mapping[str, tuple[int, ...]]  # parameter name → shape
     steps: Mapping[str, Step]
+    types: Mapping[str, str] = field(default_factory=dict)  # parameter name → how it is stored, where not as float32
 
     def tensor(self, step: str, name: str) -> Tensor | None:
         """The tensor that `name` means in a step: its own, or one that an earlier step has left behind."""
@@ -81,13 +90,18 @@ class Plan:
         if own is not None:
             return own
         for earlier in reversed(STEPS[: STEPS.index(step)]):
-            found = self.steps[earlier].tensors.get(name)
+            found = self.steps[earlier].tensors.get(name) if earlier in self.steps else None
             if found is not None and found.kept:
                 return found
         return None
 
     def with_step(self, step: Step) -> Plan:
         return replace(self, steps={**self.steps, step.name: step})
+
+
+def sizes_at(step: Step, t: int, n: int) -> dict[str, int]:
+    """What the symbols of a step's shapes stand for."""
+    return {"t": t, "n": n, "w": min(n, step.limits.get("w", n))}
 
 
 def numbers(shape: tuple[Dim, ...], sizes: Mapping[str, int]) -> tuple[int, ...]:
@@ -106,6 +120,7 @@ def dumps(plan: Plan) -> str:
         f' "format": "{FORMAT}", "version": {VERSION}, "heads": {plan.heads}, "positions": {plan.positions},',
         _table("buffers", dict(plan.buffers)) + ",",
         _table("weights", {name: list(shape) for name, shape in plan.weights.items()}) + ",",
+        *([_table("types", dict(plan.types)) + ","] if plan.types else []),
         ' "steps": {',
     ]
     last = list(plan.steps)[-1]

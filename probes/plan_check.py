@@ -17,14 +17,17 @@ from typing import Any, NoReturn
 from firstbad.errors import UsageError
 
 from .kinds import KINDS, NAIVE, is_further, kind_of
-from .plan import FORMAT, ITEM_BYTES, STEPS, VERSION, Plan, PlanOp, Step, Tensor, numbers
+from .plan import FORMAT, ITEM_BYTES, STEPS, VERSION, Plan, PlanOp, Step, Tensor, numbers, sizes_at
+
+TYPES = ("float16", "bfloat16", "Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q6_K", "MXFP4")
+"""How a weight may be stored beside float32, in the order of engine/blocks.h."""
 
 _NAME = re.compile(r"[A-Za-z0-9_.:\-]{1,180}")
 _KEY = re.compile(r"[a-z_]{1,15}")
 _MAX_BYTES = 1 << 36  # of all buffers
 _MAX_OPS = 100_000
 _MAX_FILE = 1 << 28
-_MAX_ATTRS = 4
+_MAX_ATTRS = 8
 _MAX_RANK = 4
 
 
@@ -85,8 +88,8 @@ def _samples(step: Step) -> list[dict[str, int]]:
     """Sizes to try: the least, the most and one between, so that no fit is a coincidence."""
     t, n = step.limits["t"], step.limits["n"]
     if step.name == "decode":
-        return [{"t": 1, "n": n_} for n_ in sorted({min(2, n), n // 2 or 1, n})]
-    return [{"t": t_, "n": t_} for t_ in sorted({min(2, t), t // 2 or 1, t})]
+        return [sizes_at(step, 1, n_) for n_ in sorted({min(2, n), n // 2 or 1, n})]
+    return [sizes_at(step, t_, t_) for t_ in sorted({min(2, t), t // 2 or 1, t})]
 
 
 def _check_place(plan: Plan, step: Step, tensor: Tensor, sizes: Mapping[str, int], where: str) -> None:
@@ -122,15 +125,16 @@ def _check_op(plan: Plan, step: Step, op: PlanOp, sizes: Mapping[str, int], wher
         tensor = plan.tensor(step.name, name)
         if tensor is None:
             raise UsageError(f"input `{port}` of {at} is `{name}`, which is no tensor{_close(name, step.tensors)}")
-        wanted = "int64" if port == "ids" else "float32"
+        wanted = "int64" if port in ("ids", "order") else "float32"
         if tensor.dtype != wanted:
             raise UsageError(f"input `{port}` of {at} is `{name}` of {tensor.dtype}: {wanted} is needed")
-        counts[port] = math.prod(numbers(read_shape(tensor, cached=port in kind.cached), sizes))
+        shape = read_shape(tensor, cached=port in kind.cached, window="window" in op.attrs)
+        counts[port] = math.prod(numbers(shape, sizes))
     for weight in op.weights.values():
         if weight not in plan.weights:
             raise UsageError(f"{at} uses the weight `{weight}`, which the plan lacks{_close(weight, plan.weights)}")
     output = step.tensors[op.name]
-    if output.dtype != ("int64" if op.kind.partition(":")[0] == "argmax" else "float32"):
+    if output.dtype != kind.makes:
         raise UsageError(f"{at} cannot make {output.dtype}")
     shapes = {port: plan.weights[weight] for port, weight in op.weights.items()}
     if not kind.fits(counts, shapes, numbers(output.shape, sizes), op.attrs, plan.heads):
@@ -140,15 +144,18 @@ def _check_op(plan: Plan, step: Step, op: PlanOp, sizes: Mapping[str, int], wher
         )
 
 
-def read_shape(tensor: Tensor, *, cached: bool) -> tuple[int | str, ...]:
-    """What a reader sees: of a cache all rows so far, where the port asks for them."""
-    return (*tensor.shape[:-2], "n", tensor.shape[-1]) if cached and tensor.rows else tensor.shape
+def read_shape(tensor: Tensor, *, cached: bool, window: bool = False) -> tuple[int | str, ...]:
+    """What a reader sees: of a cache all rows so far, or those of the window, where the port asks for them."""
+    if not cached or not tensor.rows:
+        return tensor.shape
+    axis = tensor.row_axis
+    return (*tensor.shape[:axis], "w" if window else "n", *tensor.shape[axis + 1 :])
 
 
 def row_bytes(tensor: Tensor) -> int:
     """Of one position in a cache."""
-    width = tensor.shape[-1]
-    return int(width) * ITEM_BYTES[tensor.dtype]
+    width = math.prod(int(d) for axis, d in enumerate(tensor.shape) if axis != tensor.row_axis)
+    return width * ITEM_BYTES[tensor.dtype]
 
 
 def _close(name: str, known: Iterable[str]) -> str:
@@ -203,8 +210,12 @@ class _Reader:
             self.name(k, "a weight"): self.shape(v, f"weight `{k}`")
             for k, v in self.table(data.get("weights"), "`weights`").items()
         }
+        types = self.table(data.get("types", {}), "`types`")
+        for name, stored in types.items():
+            if name not in weights or stored not in TYPES:
+                self.fail(f"`{name}` of `types`", f"a weight's type of {', '.join(TYPES)}")
         steps = self.table(data.get("steps"), "`steps`")
-        if tuple(steps) != STEPS:
+        if tuple(steps) not in (STEPS, STEPS[1:]):
             self.fail("`steps`", f"the object of {', '.join(STEPS)}, in this order")
         return Plan(
             self.number(data.get("heads"), "`heads`", 1, 1 << 20),
@@ -212,6 +223,7 @@ class _Reader:
             buffers,
             weights,
             {name: self.step(name, step) for name, step in steps.items()},
+            types,
         )
 
     def shape(self, data: Any, what: str) -> tuple[int, ...]:
@@ -233,7 +245,10 @@ class _Reader:
             name,
             self.name(data.get("input"), f"`input` of {name}"),
             self.name(data.get("result"), f"`result` of {name}"),
-            {k: self.number(limits.get(k), f"`{k}` of `limits` of {name}", 1, 1 << 20) for k in ("t", "n")},
+            {
+                k: self.number(limits.get(k), f"`{k}` of `limits` of {name}", 1, 1 << 20)
+                for k in ("t", "n", *(["w"] if "w" in limits else []))
+            },
             tensors,
             tuple(self.op(op, f"op {i} of {name}") for i, op in enumerate(ops)),
         )
@@ -250,7 +265,7 @@ class _Reader:
         shape = data.get("shape")
         if not isinstance(shape, list) or not 1 <= len(shape) <= _MAX_RANK:
             self.fail(f"`shape` of {what}", f"a list of 1 to {_MAX_RANK} sizes")
-        dims = tuple(d if d in ("t", "n") else self.number(d, f"`shape` of {what}", 1, 1 << 32) for d in shape)
+        dims = tuple(d if d in ("t", "n", "w") else self.number(d, f"`shape` of {what}", 1, 1 << 32) for d in shape)
         if data.get("dtype") not in list(ITEM_BYTES):
             self.fail(f"`dtype` of {what}", " or ".join(ITEM_BYTES))
         order = data.get("order", [])
@@ -266,8 +281,10 @@ class _Reader:
             kept=self.flag(data.get("kept", False), f"`kept` of {what}"),
             rows=self.flag(data.get("rows", False), f"`rows` of {what}"),
         )
-        if tensor.rows and (len(dims) < 2 or not isinstance(dims[-1], int) or tensor.order):
-            self.fail(what, "a cache of rows: [1, t, a number]")
+        if tensor.rows:
+            others = [d for axis, d in enumerate(dims) if axis != tensor.row_axis]
+            if len(dims) < 2 or any(isinstance(d, str) for d in others) or (len(dims) > 2 and dims[0] != 1):
+                self.fail(what, "a cache of rows: [1, t, numbers], t outermost in memory")
         return tensor
 
     def op(self, data: Any, what: str) -> PlanOp:

@@ -12,8 +12,9 @@ from typing import Any
 
 from firstbad.errors import UsageError
 
+from .builder import Builder
 from .lifetimes import assign
-from .plan import Dim, Plan, PlanOp, Step, Tensor
+from .plan import Dim, Plan, Step
 
 PROMPT_ROOM = 16  # tokens that one prefill may be fed
 
@@ -30,60 +31,6 @@ _NEEDED = (
     "max_source_positions",
     "max_target_positions",
 )
-
-
-class _Builder:
-    """Collects one step; each method call is one op and gives back the name of its value."""
-
-    def __init__(self, name: str, weights: dict[str, tuple[int, ...]], limits: Mapping[str, int]) -> None:
-        self.name = name
-        self.weights = weights
-        self.limits = limits
-        self.tensors: dict[str, Tensor] = {}
-        self.ops: list[PlanOp] = []
-
-    def fed(self, name: str, shape: tuple[Dim, ...], dtype: str = "float32") -> str:
-        self.tensors[name] = Tensor(name, shape, dtype)
-        return name
-
-    def op(
-        self,
-        kind: str,
-        name: str,
-        shape: tuple[Dim, ...],
-        inputs: Mapping[str, str],
-        *,
-        weights: Mapping[str, tuple[str, tuple[int, ...]]] | None = None,
-        attrs: Mapping[str, float] | None = None,
-        order: tuple[int, ...] = (),
-        dtype: str = "float32",
-        kept: bool = False,
-        rows: bool = False,
-    ) -> str:
-        weights = weights or {}
-        self.weights.update(weights.values())
-        self.tensors[name] = Tensor(name, shape, dtype, order=order, kept=kept, rows=rows)
-        ports = {port: weight for port, (weight, _) in weights.items()}
-        self.ops.append(PlanOp(name, kind, dict(inputs), ports, dict(attrs or {})))
-        return name
-
-    def linear(self, name: str, x: str, shape: tuple[Dim, ...], inner: int, *, bias: bool = True, **more: Any) -> str:
-        cols = shape[-1]
-        assert isinstance(cols, int)
-        weights: dict[str, tuple[str, tuple[int, ...]]] = {"weight": (f"{name}.weight", (cols, inner))}
-        if bias:
-            weights["bias"] = (f"{name}.bias", (cols,))
-        return self.op("linear", name, shape, {"x": x}, weights=weights, **more)
-
-    def layer_norm(self, name: str, x: str, shape: tuple[Dim, ...], D: int, **more: Any) -> str:
-        weights = {"weight": (f"{name}.weight", (D,)), "bias": (f"{name}.bias", (D,))}
-        return self.op("layer_norm", name, shape, {"x": x}, weights=weights, attrs={"eps": 1e-5}, **more)
-
-    def same(self, kind: str, name: str, shape: tuple[Dim, ...], **inputs: str) -> str:
-        return self.op(kind, name, shape, inputs)
-
-    def step(self, fed: str, result: str) -> Step:
-        return Step(self.name, fed, result, dict(self.limits), self.tensors, tuple(self.ops))
 
 
 def plan(config: Mapping[str, Any], audio_context: int | None = None, *, reuse: bool = True) -> Plan:
@@ -103,14 +50,14 @@ def plan(config: Mapping[str, Any], audio_context: int | None = None, *, reuse: 
     positions = config["max_target_positions"]
     room = min(PROMPT_ROOM, positions)
     steps = (
-        _encode(_Builder("encode", weights, {"t": T, "n": T}), config, T),
-        _decode(_Builder("prefill", weights, {"t": room, "n": room}), config, T, "t", first=True),
-        _decode(_Builder("decode", weights, {"t": 1, "n": positions}), config, T, 1, first=False),
+        _encode(Builder("encode", weights, {"t": T, "n": T}), config, T),
+        _decode(Builder("prefill", weights, {"t": room, "n": room}), config, T, "t", first=True),
+        _decode(Builder("decode", weights, {"t": 1, "n": positions}), config, T, 1, first=False),
     )
     return assign(Plan(H, positions, {}, weights, {step.name: step for step in steps}), reuse=reuse)
 
 
-def _encode(b: _Builder, config: Mapping[str, Any], T: int) -> Step:
+def _encode(b: Builder, config: Mapping[str, Any], T: int) -> Step:
     D, M = config["d_model"], config["num_mel_bins"]
     path = "model.encoder"
     features = b.fed("input_features", (1, M, 2 * T))
@@ -133,7 +80,7 @@ def _encode(b: _Builder, config: Mapping[str, Any], T: int) -> Step:
     return b.step(features, x)
 
 
-def _decode(b: _Builder, config: Mapping[str, Any], T: int, t: Dim, *, first: bool) -> Step:
+def _decode(b: Builder, config: Mapping[str, Any], T: int, t: Dim, *, first: bool) -> Step:
     D, V = config["d_model"], config["vocab_size"]
     path = "model.decoder"
     ids = b.fed("decoder_input_ids", (1, t), "int64")
@@ -162,7 +109,7 @@ def _decode(b: _Builder, config: Mapping[str, Any], T: int, t: Dim, *, first: bo
 
 
 def _attention(
-    b: _Builder,
+    b: Builder,
     config: Mapping[str, Any],
     path: str,
     x: str,
@@ -191,7 +138,7 @@ def _attention(
     return b.linear(f"{path}.out_proj", mixed, (1, t, D), D)
 
 
-def _feed_forward(b: _Builder, layer: str, x: str, t: Dim, D: int, F: int, name: str) -> str:
+def _feed_forward(b: Builder, layer: str, x: str, t: Dim, D: int, F: int, name: str) -> str:
     h = b.layer_norm(f"{layer}.final_layer_norm", x, (1, t, D), D)
     h = b.linear(f"{layer}.fc1", h, (1, t, F), D)
     h = b.same("gelu", f"{layer}.activation_fn.gelu", (1, t, F), x=h)

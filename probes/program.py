@@ -6,20 +6,33 @@ the weights themselves, which are laid end to end in a file of their own.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 
 from firstbad.errors import UsageError
+from firstbad.precision import bfloat16_bits
 from firstbad.run import Prepared
 
 from .kinds import kind_of
-from .plan import STEPS, Plan, PlanOp, Step, Tensor
-from .plan_check import read_shape, row_bytes
+from .plan import Plan, PlanOp, Step, Tensor
+from .plan_check import TYPES, read_shape, row_bytes
 
 DTYPES = {"float32": 0, "int64": 6}  # of firstbad.h
 _ALIGN = 64
+BLOCKS = {  # stored as → (numbers, bytes) of a block, as in engine/blocks.c
+    "float32": (1, 4),
+    "float16": (1, 2),
+    "bfloat16": (1, 2),
+    "Q8_0": (32, 34),
+    "Q4_0": (32, 18),
+    "Q4_1": (32, 20),
+    "Q4_K": (256, 144),
+    "Q6_K": (256, 210),
+    "MXFP4": (32, 17),
+}
 
 
 def lower(plan: Plan, prepared: Prepared, *, max_tokens: int | None = None, poison: bool = False) -> str:
@@ -41,18 +54,22 @@ def lower(plan: Plan, prepared: Prepared, *, max_tokens: int | None = None, pois
         _numbers("begin_suppress", begin),
         _numbers("buffers", tuple(plan.buffers.values())),
         f"weights {len(weights)}",
-        *(f"{name} {offsets[name]} {len(shape)} {_words(shape)}" for name, shape in plan.weights.items()),
+        *(f"{n} {_type(plan, n)} {offsets[n]} {len(shape)} {_words(shape)}" for n, shape in plan.weights.items()),
+        f"steps {len(plan.steps)}",
     ]
-    for name in STEPS:
-        step = plan.steps[name]
+    for name, step in plan.steps.items():
         lines += [
             f"step {name}",
             _tensor("input", step.tensors[step.input], buffers),
             _tensor("result", step.tensors[step.result], buffers),
-            str(len(step.ops)),
+            f"{step.limits.get('w', plan.positions)} {len(step.ops)}",
             *(_op(plan, step, op, buffers, weights) for op in step.ops),
         ]
     return "\n".join([*lines, "end", ""])
+
+
+def _type(plan: Plan, name: str) -> int:
+    return 1 + TYPES.index(plan.types[name]) if name in plan.types else 0
 
 
 def weight_offsets(plan: Plan) -> tuple[Mapping[str, int], int]:
@@ -61,7 +78,8 @@ def weight_offsets(plan: Plan) -> tuple[Mapping[str, int], int]:
     end = 0
     for name, shape in plan.weights.items():
         offsets[name] = end
-        end += -(-4 * int(np.prod(shape)) // _ALIGN) * _ALIGN
+        numbers, size = BLOCKS[plan.types.get(name, "float32")]
+        end += -(-math.prod(shape) // numbers * size // _ALIGN) * _ALIGN
     return offsets, end
 
 
@@ -82,8 +100,14 @@ def write_weights(
                 )
             if only is None or name in only:
                 file.seek(offsets[name])
-                file.write(np.ascontiguousarray(array).data)
+                file.write(_stored(array, plan.types.get(name, "float32")).data)
         file.truncate(end)
+
+
+def _stored(array: np.ndarray, stored: str) -> np.ndarray:
+    if stored == "bfloat16":
+        return bfloat16_bits(np.ascontiguousarray(array))
+    return np.ascontiguousarray(array, np.float16 if stored == "float16" else np.float32)
 
 
 def _op(plan: Plan, step: Step, op: PlanOp, buffers: Mapping[str, int], weights: Mapping[str, int]) -> str:
@@ -109,15 +133,18 @@ def _inputs(plan: Plan, step: Step, op: PlanOp, buffers: Mapping[str, int]) -> I
     for port in kind.inputs:
         tensor = plan.tensor(step.name, op.inputs[port])
         assert tensor is not None  # the plan was checked
-        yield _tensor(port, tensor, buffers, whole_cache=port in kind.cached)
+        yield _tensor(port, tensor, buffers, whole_cache=port in kind.cached, window="window" in op.attrs)
 
 
-def _tensor(port: str, tensor: Tensor, buffers: Mapping[str, int], *, whole_cache: bool = False) -> str:
-    shape = read_shape(tensor, cached=whole_cache)
-    rows = 0 if whole_cache or not tensor.rows else row_bytes(tensor)
+def _tensor(
+    port: str, tensor: Tensor, buffers: Mapping[str, int], *, whole_cache: bool = False, window: bool = False
+) -> str:
+    shape = read_shape(tensor, cached=whole_cache, window=window)
+    row = row_bytes(tensor) if tensor.rows else 0
+    begins = (2 if window else 1) if whole_cache and tensor.rows else 0  # of program.h: window, start, own
     order = tensor.order or tuple(range(len(shape)))
     return (
-        f"{port} {tensor.name} {DTYPES[tensor.dtype]} {buffers[tensor.buffer]} {tensor.offset} {rows} "
+        f"{port} {tensor.name} {DTYPES[tensor.dtype]} {buffers[tensor.buffer]} {tensor.offset} {row} {begins} "
         f"{len(shape)} {_words(shape)} {_words(order)}"
     )
 

@@ -74,7 +74,7 @@ def prepare(spec: ModelSpec) -> Prepared:
         family="causal",
         model=loaded.name,
         source=loaded.source,
-        config={k: v for k, v in loaded.model.config.to_dict().items() if isinstance(v, bool | int | float | str)},
+        config=_plain(loaded.model.config.to_dict()),
         inputs=inputs,
         prompt=prompts[0] if prompts else (),
         eos=end if isinstance(end, int) and len(prompts) == 1 else -1,
@@ -86,6 +86,12 @@ def prepare(spec: ModelSpec) -> Prepared:
         spec=spec,
         model_object=loaded.model,
     )
+
+
+def _plain(config: dict[str, Any]) -> dict[str, Any]:
+    """What of a config is data; keys of tables are text."""
+    keep: Any = (bool, int, float, str, list, tuple)
+    return {str(k): _plain(v) if isinstance(v, dict) else v for k, v in config.items() if isinstance(v, (*keep, dict))}
 
 
 def capture(

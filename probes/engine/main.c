@@ -1,7 +1,7 @@
-/* The built-in engine: Whisper, encoder and decoder, float32, greedy.
+/* The built-in engine: Whisper and language models, float32 activations, greedy.
 
    engine PROGRAM WEIGHTS FEATURES THREADS: prints the chosen tokens, one a line; everything else goes to the probe's
-   sink where one is set. Leaves out audio and text: it is fed features and gives tokens. */
+   sink where one is set. Leaves out audio and text: it is fed features (a language model none) and gives tokens. */
 #include "firstbad.h"
 
 #include "pool.h"
@@ -41,10 +41,13 @@ int main(int argc, char **argv) {
     Program program = read_program(argv[1]);
     Runtime runtime = start_runtime(&program, argv[2]);
     pool_start(atoi(argv[4]));
-    read_features(argv[3], view_of(&runtime, &program.step[0].input));
-    run_step(&runtime, &program.step[0], "encode");
+    const Step *prefill = &program.step[program.steps - 2];
+    if (prefill != program.step) {
+        read_features(argv[3], view_of(&runtime, &program.step[0].input));
+        run_step(&runtime, &program.step[0], "encode");
+    }
     if (program.max_tokens > 0 && program.prompts > 0) {
-        int64_t token = decode(&runtime, &program.step[1], "prefill", program.prompt, program.prompts);
+        int64_t token = decode(&runtime, prefill, "prefill", program.prompt, program.prompts);
         for (int64_t chosen = 0;;) {
             char name[32];
             printf("%" PRId64 "\n", token);
@@ -52,7 +55,7 @@ int main(int argc, char **argv) {
             FB_TOKEN(token);
             snprintf(name, sizeof name, "decode.%" PRId64, chosen++);
             if (token == program.eos || chosen >= program.max_tokens || runtime.n >= program.positions) break;
-            token = decode(&runtime, &program.step[2], name, &token, 1);
+            token = decode(&runtime, prefill + 1, name, &token, 1);
         }
     }
     pool_stop();

@@ -4,6 +4,7 @@
    TILE rows of the left-hand side against one panel at a time, DEPTH terms at once: TILE x PANEL sums live in
    registers, and partial sums of DEPTH terms keep the rounding error small. Vectors are GCC's and Clang's own vector
    type, so the order of summation is the same at every optimisation level. The naive kernels are the oracles. */
+#include "blocks.h"
 #include "kernels.h"
 #include "pool.h"
 
@@ -124,36 +125,110 @@ KERNEL(naive_linear, float *y, const float *x, const float *w, const float *bias
 
 typedef struct {
     float *y;
-    const float *x, *w, *bias;
+    const float *x;
+    const char *w;
+    const float *bias;
     int64_t rows, cols, inner;
     float *panels;
+    int type;
+    int64_t row_bytes;
 } Linear;
+
+/* memory of one thread for one row of a weight */
+static float *room_for(int64_t count) {
+    static _Thread_local float *at;
+    static _Thread_local int64_t room;
+    if (count > room) {
+        free(at);
+        at = malloc((size_t)count * sizeof(float));
+        room = count;
+        if (!at) abort();
+    }
+    return at;
+}
 
 static void linear_few_rows(void *context, int64_t begin, int64_t end) {
     const Linear *l = context;
-    for (int64_t c = begin; c < end; c++)
+    float *room = l->type == W_F32 ? NULL : room_for(l->inner);
+    for (int64_t c = begin; c < end; c++) {
+        const float *w = row_of(l->type, l->w + c * l->row_bytes, l->inner, room);
         for (int64_t r = 0; r < l->rows; r++) {
-            float sum = dot(l->x + r * l->inner, l->w + c * l->inner, l->inner);
+            float sum = dot(l->x + r * l->inner, w, l->inner);
             l->y[r * l->cols + c] = l->bias ? sum + l->bias[c] : sum;
         }
+    }
 }
 
 static void linear_pack(void *context, int64_t begin, int64_t end) {
     const Linear *l = context;
-    for (int64_t i = begin; i < end; i++)
-        pack(l->panels + i * l->inner * PANEL, l->w + i * PANEL * l->inner, l->inner, l->cols - i * PANEL, 1, l->inner);
+    for (int64_t i = begin; i < end; i++) {
+        const char *w = l->w + i * PANEL * l->row_bytes;
+        float *panel = l->panels + i * l->inner * PANEL;
+        int64_t cols = l->cols - i * PANEL;
+        if (l->type == W_F32) {
+            pack(panel, (const float *)(const void *)w, l->inner, cols, 1, l->inner);
+            continue;
+        }
+        float *room = room_for(l->inner);
+        for (int64_t c = 0; c < PANEL; c++) {
+            if (c < cols) row_of(l->type, w + c * l->row_bytes, l->inner, room);
+            for (int64_t k = 0; k < l->inner; k++) panel[k * PANEL + c] = c < cols ? room[k] : 0;
+        }
+    }
+}
+
+static void linear_by_rows(Linear l) {
+    if (l.rows < SMALL_ROWS) {
+        int64_t grain = 1 + (1 << 17) / (l.rows * l.inner + 1);
+        parallel_for(l.cols, grain, linear_few_rows, &l);
+        return;
+    }
+    l.panels = scratch(panels_of(l.cols) * l.inner * PANEL);
+    parallel_for(panels_of(l.cols), 1, linear_pack, &l);
+    Product p = {l.y, l.x, l.panels, l.bias, l.rows, l.cols, l.inner, l.cols, l.inner, 0};
+    parallel_for(l.rows, 64, product_rows, &p);
 }
 
 KERNEL(linear, float *y, const float *x, const float *w, const float *bias, int64_t rows, int64_t cols,
        int64_t inner) {
-    Linear l = {y, x, w, bias, rows, cols, inner, NULL};
+    linear_by_rows((Linear){y, x, (const char *)w, bias, rows, cols, inner, NULL, W_F32, inner * 4});
+}
+
+KERNEL(linear_stored, float *y, const float *x, const void *w, int64_t type, const float *bias, int64_t rows,
+       int64_t cols, int64_t inner) {
+    const BlockType known = block_type((int)type);
+    int64_t row_bytes = inner / known.numbers * known.bytes;
+    linear_by_rows((Linear){y, x, w, bias, rows, cols, inner, NULL, (int)type, row_bytes});
+}
+
+static void turned_few_rows(void *context, int64_t begin, int64_t end) {
+    const Linear *l = context;
+    const float *w = (const float *)(const void *)l->w;
+    for (int64_t r = 0; r < l->rows; r++) {
+        float *y = l->y + r * l->cols;
+        for (int64_t c = begin; c < end; c++) y[c] = 0;
+        for (int64_t k = 0; k < l->inner; k++)
+            for (int64_t c = begin; c < end; c++) y[c] += l->x[r * l->inner + k] * w[k * l->cols + c];
+        for (int64_t c = begin; l->bias && c < end; c++) y[c] += l->bias[c];
+    }
+}
+
+static void turned_pack(void *context, int64_t begin, int64_t end) {
+    const Linear *l = context;
+    const float *w = (const float *)(const void *)l->w;
+    for (int64_t i = begin; i < end; i++)
+        pack(l->panels + i * l->inner * PANEL, w + i * PANEL, l->inner, l->cols - i * PANEL, l->cols, 1);
+}
+
+KERNEL(linear_turned, float *y, const float *x, const float *w, const float *bias, int64_t rows, int64_t cols,
+       int64_t inner) {
+    Linear l = {y, x, (const char *)w, bias, rows, cols, inner, NULL, W_F32, 0};
     if (rows < SMALL_ROWS) {
-        int64_t grain = 1 + (1 << 20) / (rows * inner + 1);
-        parallel_for(cols, grain, linear_few_rows, &l);
+        parallel_for(cols, 64 + (1 << 17) / (rows * inner + 1), turned_few_rows, &l);
         return;
     }
     l.panels = scratch(panels_of(cols) * inner * PANEL);
-    parallel_for(panels_of(cols), 1, linear_pack, &l);
+    parallel_for(panels_of(cols), 1, turned_pack, &l);
     Product p = {y, x, l.panels, bias, rows, cols, inner, cols, inner, 0};
     parallel_for(rows, 64, product_rows, &p);
 }
@@ -206,23 +281,24 @@ KERNEL(conv1d, float *y, const float *x, const float *w, const float *bias, int6
 
 /* ---- attention ---- */
 
-KERNEL(naive_attention_scores, float *y, const float *q, const float *k, int64_t H, int64_t Tq, int64_t Tk,
+KERNEL(naive_attention_scores, float *y, const float *q, const float *k, int64_t H, int64_t G, int64_t Tq, int64_t Tk,
        int64_t K) {
     for (int64_t h = 0; h < H; h++)
         for (int64_t i = 0; i < Tq; i++)
             for (int64_t j = 0; j < Tk; j++) {
                 float sum = 0;
-                for (int64_t c = 0; c < K; c++) sum += q[(i * H + h) * K + c] * k[(j * H + h) * K + c];
+                for (int64_t c = 0; c < K; c++) sum += q[(i * H + h) * K + c] * k[(j * G + h / (H / G)) * K + c];
                 y[(h * Tq + i) * Tk + j] = sum;
             }
 }
 
-KERNEL(naive_attention_mix, float *y, const float *p, const float *v, int64_t H, int64_t Tq, int64_t Tk, int64_t K) {
+KERNEL(naive_attention_mix, float *y, const float *p, const float *v, int64_t H, int64_t G, int64_t Tq, int64_t Tk,
+       int64_t K) {
     for (int64_t h = 0; h < H; h++)
         for (int64_t i = 0; i < Tq; i++)
             for (int64_t c = 0; c < K; c++) {
                 float sum = 0;
-                for (int64_t j = 0; j < Tk; j++) sum += p[(h * Tq + i) * Tk + j] * v[(j * H + h) * K + c];
+                for (int64_t j = 0; j < Tk; j++) sum += p[(h * Tq + i) * Tk + j] * v[(j * G + h / (H / G)) * K + c];
                 y[(i * H + h) * K + c] = sum;
             }
 }
@@ -245,7 +321,7 @@ static void heads_pack(void *context, int64_t begin, int64_t end) {
 
 typedef struct {
     Product head; /* of head 0; the strides to the next one follow */
-    int64_t y_head, a_head, panels_head;
+    int64_t y_head, a_head, panels_head, group; /* group: heads that share the right-hand side */
 } HeadProduct;
 
 #define HEAD_ROWS 64
@@ -258,37 +334,52 @@ static void head_rows(void *context, int64_t begin, int64_t end) {
         Product p = s->head;
         p.y += h * s->y_head;
         p.a += h * s->a_head;
-        p.panels += h * s->panels_head;
+        p.panels += h / s->group * s->panels_head;
         product_rows(&p, row, row + HEAD_ROWS < p.rows ? row + HEAD_ROWS : p.rows);
     }
 }
 
-/* the same product for every head; the right-hand side is packed first */
-static void by_head(Product head, Heads heads, int64_t y_head, int64_t a_head) {
+/* the same product for every of H heads; the right-hand side is packed first */
+static void by_head(Product head, Heads heads, int64_t H, int64_t y_head, int64_t a_head) {
     int64_t panels = panels_of(heads.cols), size = panels * heads.inner * PANEL;
-    int64_t grain = heads.H * head.rows * head.cols * head.inner < 1 << 20 ? INT64_MAX / 2 : 1;
+    int64_t grain = H * head.rows * head.cols * head.inner < 1 << 20 ? INT64_MAX / 2 : 1;
     heads.panels = scratch(heads.H * size);
     parallel_for(heads.H * panels, grain, heads_pack, &heads);
     head.panels = heads.panels;
-    HeadProduct all = {head, y_head, a_head, size};
-    parallel_for(heads.H * ((head.rows + HEAD_ROWS - 1) / HEAD_ROWS), grain, head_rows, &all);
+    HeadProduct all = {head, y_head, a_head, size, H / heads.H};
+    parallel_for(H * ((head.rows + HEAD_ROWS - 1) / HEAD_ROWS), grain, head_rows, &all);
 }
 
-KERNEL(attention_scores, float *y, const float *q, const float *k, int64_t H, int64_t Tq, int64_t Tk, int64_t K) {
+typedef struct {
+    float *y;
+    const float *a, *b;
+    int64_t H, G, Tq, Tk, K;
+} Few;
+
+static void scores_few_rows(void *context, int64_t begin, int64_t end) {
+    const Few *s = context;
+    for (int64_t h = begin; h < end; h++)
+        for (int64_t i = 0; i < s->Tq; i++)
+            for (int64_t j = 0; j < s->Tk; j++)
+                s->y[(h * s->Tq + i) * s->Tk + j] =
+                    dot(s->a + (i * s->H + h) * s->K, s->b + (j * s->G + h / (s->H / s->G)) * s->K, s->K);
+}
+
+KERNEL(attention_scores, float *y, const float *q, const float *k, int64_t H, int64_t G, int64_t Tq, int64_t Tk,
+       int64_t K) {
     if (Tq < SMALL_ROWS) {
-        for (int64_t h = 0; h < H; h++)
-            for (int64_t i = 0; i < Tq; i++)
-                for (int64_t j = 0; j < Tk; j++)
-                    y[(h * Tq + i) * Tk + j] = dot(q + (i * H + h) * K, k + (j * H + h) * K, K);
+        Few few = {y, q, k, H, G, Tq, Tk, K};
+        parallel_for(H, 1 + (1 << 16) / (Tq * Tk * K + 1), scores_few_rows, &few);
         return;
     }
     Product head = {y, q, NULL, NULL, Tq, Tk, K, Tk, H * K, 0};
-    Heads heads = {k, NULL, H, K, Tk, 1, H * K, K};
-    by_head(head, heads, Tq * Tk, K);
+    Heads heads = {k, NULL, G, K, Tk, 1, G * K, K};
+    by_head(head, heads, H, Tq * Tk, K);
 }
 
-KERNEL(attention_mix, float *y, const float *p, const float *v, int64_t H, int64_t Tq, int64_t Tk, int64_t K) {
+KERNEL(attention_mix, float *y, const float *p, const float *v, int64_t H, int64_t G, int64_t Tq, int64_t Tk,
+       int64_t K) {
     Product head = {y, p, NULL, NULL, Tq, K, Tk, H * K, Tk, 0};
-    Heads heads = {v, NULL, H, Tk, K, H * K, 1, K};
-    by_head(head, heads, K, Tq * Tk);
+    Heads heads = {v, NULL, G, Tk, K, G * K, 1, K};
+    by_head(head, heads, H, K, Tq * Tk);
 }

@@ -1,5 +1,6 @@
 /* Kernels without sums of products: norms, softmax, activations, look-ups. Written as the maths reads; sums run in
    SPLIT parts that the compiler can keep in one vector, and each row is one thread's. */
+#include "blocks.h"
 #include "kernels.h"
 #include "pool.h"
 
@@ -71,12 +72,12 @@ KERNEL(layer_norm, float *y, const float *x, const float *weight, const float *b
     parallel_for(rows, rows_a_chunk(D), layer_norm_rows, &s);
 }
 
-KERNEL(causal_mask, float *y, const float *x, int64_t H, int64_t Tq, int64_t Tk) {
+KERNEL(causal_mask, float *y, const float *x, int64_t H, int64_t Tq, int64_t Tk, int64_t ahead, int64_t window) {
     for (int64_t h = 0; h < H; h++)
         for (int64_t i = 0; i < Tq; i++)
             for (int64_t j = 0; j < Tk; j++) {
-                int64_t at = (h * Tq + i) * Tk + j;
-                y[at] = x[at] + (j > i + Tk - Tq ? -FLT_MAX : 0.0f);
+                int64_t at = (h * Tq + i) * Tk + j, behind = i + Tk - Tq - j;
+                y[at] = x[at] + (behind < -ahead || (window && behind >= window) ? -FLT_MAX : 0.0f);
             }
 }
 
@@ -104,8 +105,13 @@ KERNEL(softmax, float *y, const float *x, int64_t rows, int64_t cols) {
     parallel_for(rows, rows_a_chunk(cols), softmax_rows, &s);
 }
 
-KERNEL(embedding, float *y, const int64_t *ids, const float *table, int64_t T, int64_t D) {
-    for (int64_t t = 0; t < T; t++) memcpy(y + t * D, table + ids[t] * D, (size_t)D * sizeof(float));
+KERNEL(embedding, float *y, const int64_t *ids, const void *table, int64_t type, int64_t T, int64_t D) {
+    const BlockType known = block_type((int)type);
+    for (int64_t t = 0; t < T; t++) {
+        const char *row = (const char *)table + ids[t] * (D / known.numbers * known.bytes);
+        const float *from = row_of((int)type, row, D, y + t * D);
+        if (from != y + t * D) memcpy(y + t * D, from, (size_t)D * sizeof(float));
+    }
 }
 
 KERNEL(positions, float *y, const float *table, int64_t first, int64_t T, int64_t D) {

@@ -1,6 +1,8 @@
 /* Reads a program file; every count has a bound and every index is checked. */
 #include "program.h"
 
+#include "blocks.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,12 +45,13 @@ static int64_t dim(FILE *file) {
     word(file, text, sizeof text);
     if (!strcmp(text, "t")) return DIM_T;
     if (!strcmp(text, "n")) return DIM_N;
+    if (!strcmp(text, "w")) return DIM_W;
     long long value = strtoll(text, &end, 10);
     if (*end || value < 1 || value > INT64_C(1) << 40) fail("bad dim in the program", text);
     return value;
 }
 
-/* port name dtype buffer offset row_bytes rank dims... order... */
+/* port name dtype buffer offset row_bytes from rank dims... order... */
 static Tensor tensor(FILE *file, const Program *p) {
     Tensor t;
     memset(&t, 0, sizeof t);
@@ -58,6 +61,7 @@ static Tensor tensor(FILE *file, const Program *p) {
     t.buffer = (int)number(file, 0, p->buffers - 1);
     t.offset = number(file, 0, INT64_MAX);
     t.row_bytes = number(file, 0, INT64_MAX);
+    t.from = (int)number(file, FROM_OWN, FROM_WINDOW);
     t.rank = (int)number(file, 1, MAX_RANK);
     for (int i = 0; i < t.rank; i++) t.dims[i] = dim(file);
     for (int i = 0; i < t.rank; i++) t.order[i] = number(file, 0, t.rank - 1);
@@ -119,17 +123,20 @@ Program read_program(const char *path) {
     for (int i = 0; i < p.weights; i++) {
         Weight *w = &p.weight[i];
         word(file, w->name, NAME);
+        w->type = (int)number(file, 0, WEIGHT_TYPES - 1);
         w->offset = number(file, 0, INT64_MAX);
         w->rank = (int)number(file, 1, MAX_RANK);
         for (int d = 0; d < w->rank; d++) w->dims[d] = number(file, 1, INT64_C(1) << 40);
     }
-    p.steps = 3;
+    expect(file, "steps");
+    p.steps = (int)number(file, 2, 3);
     for (int i = 0; i < p.steps; i++) {
         Step *s = &p.step[i];
         expect(file, "step");
         word(file, s->name, sizeof s->name);
         s->input = tensor(file, &p);
         s->result = tensor(file, &p);
+        s->window = number(file, 1, INT32_MAX);
         s->ops = (int)number(file, 0, MOST);
         s->op = room(s->ops, sizeof *s->op);
         for (int k = 0; k < s->ops; k++) s->op[k] = op(file, &p);

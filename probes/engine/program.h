@@ -1,7 +1,7 @@
 /* A program: a plan as flat text, every name resolved to a buffer and an offset (written by probes/program.py).
 
    Words are separated by blanks; a dim is a number or `t` (tokens fed to this step) or `n` (positions so far, these
-   included). See read_program for the order of the words. Leaves out JSON and anything the plan's reader checked;
+   included) or `w` (of those, the last ones that a window of the step shows). See read_program for the order of the words. Leaves out JSON and anything the plan's reader checked;
    what could reach outside a buffer is checked again here. */
 #ifndef PROGRAM_H
 #define PROGRAM_H
@@ -10,24 +10,25 @@
 
 #define MAX_RANK 4
 #define MAX_PORTS 3
-#define MAX_ATTRS 4
+#define MAX_ATTRS 8
 #define NAME 200
 
-enum { DIM_T = -1, DIM_N = -2 };
+enum { DIM_T = -1, DIM_N = -2, DIM_W = -3 };
+enum { FROM_OWN, FROM_START, FROM_WINDOW }; /* which row of a cache a view of it begins with */
 
 typedef struct {
     char port[16], name[NAME];
     int dtype; /* of firstbad.h */
-    int buffer, rank;
-    int64_t offset, row_bytes; /* row_bytes: the tensor starts row_bytes x position further on */
-    int64_t dims[MAX_RANK];    /* or DIM_T, DIM_N */
+    int buffer, rank, from;
+    int64_t offset, row_bytes; /* row_bytes: of one position in a cache, 0 where it is none */
+    int64_t dims[MAX_RANK];    /* or DIM_T, DIM_N, DIM_W */
     int64_t order[MAX_RANK];   /* of the dims in memory, outermost first */
 } Tensor;
 
 typedef struct {
     char name[NAME];
     int64_t offset; /* bytes into the weights file */
-    int rank;
+    int type, rank; /* type: see blocks.h */
     int64_t dims[MAX_RANK];
 } Weight;
 
@@ -45,6 +46,7 @@ typedef struct {
 typedef struct {
     char name[32];
     int ops;
+    int64_t window; /* positions that a window shows, at most */
     Op *op;
     Tensor input, result; /* fed from outside; read by the engine when the step is over */
 } Step;
@@ -56,7 +58,7 @@ typedef struct {
     int buffers, weights, steps;
     int64_t *buffer_bytes;
     Weight *weight;
-    Step step[3]; /* encode, prefill, decode */
+    Step step[3]; /* encode (not of a language model), prefill, decode */
 } Program;
 
 Program read_program(const char *path); /* a bad file ends the process with a line and status 64 */

@@ -3,6 +3,7 @@
 #define FIRSTBAD_IMPLEMENTATION
 #include "firstbad.h"
 
+#include "blocks.h"
 #include "runtime.h"
 
 #include <fcntl.h>
@@ -16,21 +17,37 @@
 
 static const int item_bytes[] = {4, 2, 2, 8, 1, 4, 8, 1, 1};
 
+/* a weight as kernels see it: dims count numbers, whatever they are stored as */
 static View weight_view(const Runtime *r, int index) {
     const Weight *w = &r->program->weight[index];
+    const BlockType type = block_type(w->type);
     View v;
     memset(&v, 0, sizeof v);
-    v.dtype = FB_F32;
+    v.type = w->type;
     v.rank = w->rank;
     v.count = 1;
     for (int i = w->rank - 1; i >= 0; i--) {
         v.dims[i] = w->dims[i];
-        v.strides[i] = v.count * 4;
-        if (v.count > r->weights_bytes / 4 / w->dims[i]) fail("weight larger than the weights file", w->name);
+        if (v.count > r->weights_bytes * type.numbers / w->dims[i]) fail("weight larger than the weights file", w->name);
         v.count *= w->dims[i];
     }
-    if (w->offset % 4 || w->offset > r->weights_bytes - v.count * 4) fail("weight outside the weights file", w->name);
+    int64_t bytes = v.count / type.numbers * type.bytes;
+    if (v.dims[v.rank - 1] % type.numbers) fail("a row of the weight is no whole number of blocks", w->name);
+    if (w->offset % 4 || w->offset > r->weights_bytes - bytes) fail("weight outside the weights file", w->name);
     v.at = (char *)(uintptr_t)r->weights + w->offset;
+    return v;
+}
+
+/* the same weight as the probe sees it: blocks are bytes */
+static View stored(View v) {
+    const BlockType type = block_type(v.type);
+    int64_t bytes = type.dtype == FB_U8 ? 1 : type.bytes;
+    v.dtype = type.dtype;
+    if (type.dtype == FB_U8) v.dims[v.rank - 1] = v.dims[v.rank - 1] / type.numbers * type.bytes;
+    for (int i = v.rank - 1; i >= 0; i--) {
+        v.strides[i] = bytes;
+        bytes *= v.dims[i];
+    }
     return v;
 }
 
@@ -42,7 +59,10 @@ View view_of(const Runtime *r, const Tensor *tensor) {
     v.dtype = tensor->dtype;
     v.rank = tensor->rank;
     for (int i = 0; i < v.rank; i++) {
-        v.dims[i] = tensor->dims[i] == DIM_T ? r->t : tensor->dims[i] == DIM_N ? r->n : tensor->dims[i];
+        v.dims[i] = tensor->dims[i] == DIM_T   ? r->t
+                    : tensor->dims[i] == DIM_N ? r->n
+                    : tensor->dims[i] == DIM_W ? r->w
+                                               : tensor->dims[i];
         seen |= INT64_C(1) << tensor->order[i];
     }
     if (seen != (INT64_C(1) << v.rank) - 1) fail("not an order of dims", tensor->name);
@@ -51,7 +71,8 @@ View view_of(const Runtime *r, const Tensor *tensor) {
         if (v.dims[tensor->order[i]] > room / bytes) fail("tensor larger than its buffer", tensor->name);
         bytes *= v.dims[tensor->order[i]];
     }
-    offset = tensor->offset + tensor->row_bytes * r->first;
+    int64_t row = tensor->from == FROM_OWN ? r->first : tensor->from == FROM_WINDOW ? r->n - r->w : 0;
+    offset = tensor->offset + tensor->row_bytes * row;
     if (tensor->offset > room || tensor->row_bytes > room || offset > room - bytes || offset % item_bytes[v.dtype])
         fail("tensor outside its buffer", tensor->name);
     v.count = bytes / item_bytes[v.dtype];
@@ -87,7 +108,7 @@ Runtime start_runtime(Program *p, const char *weights_path) {
             op->kind[strcspn(op->kind, ":")] = 0;
         }
     for (int i = 0; i < p->weights; i++) {
-        View v = weight_view(&r, i);
+        View v = stored(weight_view(&r, i));
         FB_WEIGHT(p->weight[i].name, v.at, v.dtype, v.rank, v.dims, v.strides);
     }
     return r;
@@ -123,6 +144,7 @@ static void trap(const Call *call) {
 }
 
 void run_step(Runtime *r, const Step *step, const char *name) {
+    r->w = r->n < step->window ? r->n : step->window;
     View fed = view_of(r, &step->input);
     FB_STEP(name);
     FB_INPUT(step->input.name, fed.at, fed.dtype, fed.rank, fed.dims, fed.strides);
@@ -140,7 +162,7 @@ void run_step(Runtime *r, const Step *step, const char *name) {
             FB_READ_OF(op->in[p].port, op->in[p].name, v.at, v.dtype, v.rank, v.dims, v.strides);
         }
         for (int p = 0; p < op->weights; p++) {
-            View v = call.weight[p] = weight_view(r, op->weight[p]);
+            View v = stored(call.weight[p] = weight_view(r, op->weight[p]));
             FB_READ_OF(op->weight_port[p], r->program->weight[op->weight[p]].name, v.at, v.dtype, v.rank, v.dims,
                        v.strides);
         }

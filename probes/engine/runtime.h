@@ -6,7 +6,7 @@
 
 typedef struct {
     char *at;
-    int dtype, rank;
+    int dtype, rank, type; /* type: of a weight, see blocks.h; dims and count are then those of its numbers */
     int64_t dims[MAX_RANK], strides[MAX_RANK]; /* strides in bytes */
     int64_t count;
 } View;
@@ -16,7 +16,7 @@ typedef struct {
     char **buffers;
     const float *weights; /* the mapped file */
     int64_t weights_bytes;
-    int64_t t, n, first; /* tokens of this step, positions with them, position of the first of them */
+    int64_t t, n, w, first; /* tokens of this step, positions with them, those in the window, position of the first */
 } Runtime;
 
 /* what a kernel's adapter is given */
@@ -42,7 +42,12 @@ void run_step(Runtime *runtime, const Step *step, const char *name);
    `kind:variant` with the ports of `kind`, and are recorded as that: a run does not tell which of its kernels are odd. */
 extern const KernelEntry extra_kernels[] __attribute__((weak));
 
+#define F(view) ((float *)(void *)(view).at)
+#define I(view) ((int64_t *)(void *)(view).at)
+
 /* calls.c */
+void need(int fits, const Call *call); /* else the run ends before the kernel */
+int64_t last_dim(const View *view);
 int find_kernel(const char *kind); /* -1: none */
 KernelEntry kernel_entry(int index);
 double attr(const Call *call, const char *key, double otherwise);

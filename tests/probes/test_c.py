@@ -314,7 +314,7 @@ def test_a_plan_for_another_input_or_model_is_refused(prepared: Prepared, plan: 
         c.capture(str(tmp_path / "nowhere.json"), prepared, tmp_path / "x.h5", OPTIONS)
     with pytest.raises(UsageError, match="no recording to run on"):
         c.capture("", replace(prepared, inputs={}), tmp_path / "x.h5", OPTIONS)
-    with pytest.raises(UsageError, match="runs Whisper models, not gpt2"):
+    with pytest.raises(UsageError, match="runs Whisper and language models, not gpt2"):
         c.capture("", replace(prepared, inputs={}, family="gpt2"), tmp_path / "x.h5", OPTIONS)
     assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".")] == []
 

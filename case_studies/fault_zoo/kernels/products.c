@@ -208,7 +208,7 @@ VARIANT(scores_bf16_sum) { scores_with(c, 0, 0, zoo_bf16); }
 
 VARIANT(scores_one_less) { /* the newest key is forgotten */
     ZooHeads s = zoo_scores(c);
-    attention_scores(s.y, s.a, s.b, s.H, s.Tq, s.Tk, s.K);
+    attention_scores(s.y, s.a, s.b, s.H, s.H, s.Tq, s.Tk, s.K);
     for (int64_t row = 0; row < s.H * s.Tq; row++) s.y[row * s.Tk + s.Tk - 1] = -1e30f;
 }
 
@@ -228,7 +228,7 @@ VARIANT(scores_k_tail) {
 VARIANT(scores_column_tail) { /* keys beyond the last whole tile score zero */
     ZooHeads s = zoo_scores(c);
     int64_t tile = zoo_int(c, "tile", 16);
-    attention_scores(s.y, s.a, s.b, s.H, s.Tq, s.Tk, s.K);
+    attention_scores(s.y, s.a, s.b, s.H, s.H, s.Tq, s.Tk, s.K);
     for (int64_t row = 0; row < s.H * s.Tq; row++)
         for (int64_t j = s.Tk / tile * tile; j < s.Tk; j++) s.y[row * s.Tk + j] = 0;
 }

@@ -1,0 +1,171 @@
+"""What sets decoder-only families apart, read off a transformers config and the shapes of the weights.
+
+A config that says something this page does not know is refused: an engine that leaves out a part of a model in silence
+would be a fault of its own. Leaves out the ops that follow (planner_causal.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from firstbad.errors import UsageError
+
+GATES = {
+    "silu": ("silu", "silu"),
+    "swish": ("silu", "silu"),
+    "gelu": ("gelu", "gelu"),
+    "gelu_pytorch_tanh": ("gelu_tanh", "gelu"),
+    "gelu_new": ("gelu_tanh", "mul_3"),
+}
+"""The config's word → the engine's kind, and the reference's word for the value."""
+
+NORM_PLUS_ONE = {"gemma", "gemma2", "gemma3_text"}
+EMBEDDING_SCALED = NORM_PLUS_ONE
+POST_NORMS = {"gemma2", "gemma3_text", "olmo2"}
+PAIRS = {"glm", "glm4", "cohere", "cohere2", "helium", "ernie4_5"}
+"""Neighbouring elements are turned together, not those half a head apart."""
+
+KNOWN = {
+    *(
+        "llama",
+        "qwen2",
+        "qwen3",
+        "mistral",
+        "ministral",
+        "mixtral",
+        "qwen2_moe",
+        "qwen3_moe",
+        "olmoe",
+        "gemma",
+        "gemma2",
+    ),
+    *("smollm3", "olmo2", "phi3", "glm", "helium", "seed_oss", "arcee"),
+}
+
+
+@dataclass(frozen=True)
+class Facts:
+    """One family's model, as the planner needs it. Widths in elements; 0: it has no such thing."""
+
+    root: str  # path of the model without its head
+    width: int
+    layers: int
+    heads: int
+    key_heads: int
+    head: int  # elements of one head
+    positions: int
+    eps: float
+    norm_offset: float  # added to the gain
+    score_scale: float
+    score_cap: float
+    logit_cap: float
+    logit_scale: float
+    embedding_scale: float
+    windows: tuple[int, ...]  # of each layer; 0: sees all
+    turned: int  # elements of a head that are turned
+    pairs: bool
+    table_pairs: bool  # each angle stands twice, side by side
+    rope_width: int  # of the table of cosines
+    rope_scale: float
+    rope_words: str  # how the reference writes it
+    gate: str
+    gate_word: str
+    post_norms: bool
+    experts: int
+    chosen: int
+    renormalised: bool
+    dense_layers: tuple[int, ...]
+
+
+def facts_of(config: Mapping[str, Any], weights: Mapping[str, tuple[int, ...]]) -> Facts:
+    """UsageError where the config is of no family that the engine runs, or says what it does not know."""
+    family = str(config.get("model_type", ""))
+    if family not in KNOWN:
+        raise UsageError(f"the built-in C engine runs no `{family}`: choose another candidate, as torch: or py:")
+    D, H = _number(config, "hidden_size"), _number(config, "num_attention_heads")
+    layers = _number(config, "num_hidden_layers")
+    G = config.get("num_key_value_heads") or H
+    K = config.get("head_dim") or D // H
+    act = config.get("hidden_activation") or config.get("hidden_act")
+    if act not in GATES:
+        raise UsageError(f"the built-in C engine knows no activation `{act}`: it has {', '.join(GATES)}")
+    frequencies = weights.get("model.rotary_emb.inv_freq", (0,))[0]
+    if not frequencies:
+        raise UsageError("the model has no single table of rotary frequencies: the built-in C engine needs one")
+    rope = config.get("rope_parameters") or {}
+    if rope.get("rope_type") in ("dynamic", "longrope"):
+        raise UsageError(
+            f"the built-in C engine knows no rope of type {rope['rope_type']}: its table changes with length"
+        )
+    turned = 2 * frequencies
+    scalar = config.get("query_pre_attn_scalar")
+    return Facts(
+        root="model",
+        width=D,
+        layers=layers,
+        heads=H,
+        key_heads=G,
+        head=K,
+        positions=_number(config, "max_position_embeddings"),
+        eps=float(config.get("rms_norm_eps", 1e-6)),
+        norm_offset=float(family in NORM_PLUS_ONE),
+        score_scale=float(scalar or K) ** -0.5,
+        score_cap=float(config.get("attn_logit_softcapping") or 0),
+        logit_cap=float(config.get("final_logit_softcapping") or 0),
+        logit_scale=0.0,
+        embedding_scale=math.sqrt(D) if family in EMBEDDING_SCALED else 0.0,
+        windows=_windows(config, layers),
+        turned=turned,
+        pairs=family in PAIRS,
+        table_pairs=family in PAIRS,
+        rope_width=turned,
+        rope_scale=_rope_scale(rope),
+        rope_words="pass" if family == "phi3" or turned < K else "halves",
+        gate=GATES[act][0],
+        gate_word=GATES[act][1],
+        post_norms=family in POST_NORMS,
+        experts=int(config.get("num_local_experts") or config.get("num_experts") or 0),
+        chosen=int(config.get("num_experts_per_tok") or 0),
+        renormalised=bool(config.get("norm_topk_prob", family == "mixtral")),
+        dense_layers=_dense(config, layers),
+    )
+
+
+def _number(config: Mapping[str, Any], key: str) -> int:
+    value = config.get(key)
+    if not isinstance(value, int) or value < 1:
+        raise UsageError(f"the model's config has no usable `{key}`: the built-in C engine cannot plan it")
+    return value
+
+
+def _windows(config: Mapping[str, Any], layers: int) -> tuple[int, ...]:
+    window = config.get("sliding_window") or 0
+    kinds = config.get("layer_types")
+    if kinds:
+        return tuple(window if kind == "sliding_attention" else 0 for kind in kinds)
+    return (window if config.get("use_sliding_window", True) else 0,) * layers
+
+
+def _dense(config: Mapping[str, Any], layers: int) -> tuple[int, ...]:
+    """Layers with one feed-forward part instead of experts."""
+    every, named = config.get("decoder_sparse_step") or 1, config.get("mlp_only_layers") or ()
+    return tuple(i for i in range(layers) if i in named or (i + 1) % every)
+
+
+def _rope_scale(rope: Mapping[str, Any]) -> float:
+    """What cosines and sines are multiplied with (YaRN, https://arxiv.org/abs/2309.00071, section 3.4)."""
+    if rope.get("rope_type") != "yarn":
+        return 1.0
+    if rope.get("attention_factor") is not None:
+        return float(rope["attention_factor"])
+    factor = float(rope.get("factor", 1))
+    if rope.get("mscale") and rope.get("mscale_all_dim"):
+        return _stretch(factor, float(rope["mscale"])) / _stretch(factor, float(rope["mscale_all_dim"]))
+    return _stretch(factor, 1.0)
+
+
+def _stretch(factor: float, by: float) -> float:
+    return 0.1 * by * math.log(factor) + 1.0 if factor > 1 else 1.0

@@ -1,0 +1,252 @@
+"""From the config of a decoder-only language model to a plan: which ops, on which tensors, in which order.
+
+One planner for many families: what sets them apart (norms, rotation, gates, windows, experts, biases) is read off the
+config and the names of the weights, into `facts.Facts`. The names of values are those of the PyTorch model's, so that
+both traces line up by path. Keys (turned) and values are written straight into their caches. Leaves out where tensors
+lie (lifetimes.py), GPT-2's way of naming and storing things (planner_gpt2.py) and mixers that are no attention.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from .builder import Builder
+from .facts import Facts, facts_of
+from .lifetimes import assign
+from .plan import Dim, Plan, Step
+
+HEADS = (0, 2, 1, 3)
+"""[1, H, t, K] as it lies in memory: token by token."""
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+def plan(
+    config: Mapping[str, Any],
+    weights: Shapes,
+    *,
+    prompt: int,
+    tokens: int,
+    types: Mapping[str, str] | None = None,
+    reuse: bool = True,
+) -> Plan:
+    """The plan for a model's config and the shapes of its weights: room for a prompt of so many tokens, and for so many
+    new ones. `types`: how weights are stored where not as float32; `reuse`: share buffers."""
+    facts = facts_of(config, weights)
+    positions = min(facts.positions, prompt + tokens)
+    used: dict[str, tuple[int, ...]] = {}
+    limits = {"t": min(prompt, positions), "n": min(prompt, positions)}
+    windows = {w for w in facts.windows if w}
+    window = {"w": windows.pop()} if windows else {}
+    steps = (
+        _step(Builder("prefill", used, {**limits, **({"w": limits["n"]} if window else {})}), facts, weights, "t"),
+        _step(Builder("decode", used, {"t": 1, "n": positions, **window}), facts, weights, 1),
+    )
+    stored = {name: kind for name, kind in (types or {}).items() if name in used}
+    made = Plan(facts.heads, positions, {}, used, {step.name: step for step in steps}, stored)
+    return assign(made, reuse=reuse)
+
+
+class _Model:
+    """One step under way."""
+
+    def __init__(self, b: Builder, facts: Facts, weights: Shapes, t: Dim) -> None:
+        self.b, self.f, self.weights, self.t = b, facts, weights, t
+        self.cos = self.sin = ""
+
+    def weight(self, name: str) -> tuple[str, tuple[int, ...]]:
+        return name, self.weights[name]
+
+    def linear(self, name: str, x: str, *, path: str = "", **more: Any) -> str:
+        """`name` of the module; `path` of the value where the module is not PyTorch's own."""
+        weights = {
+            port: self.weight(f"{name}.{port}") for port in ("weight", "bias") if f"{name}.{port}" in self.weights
+        }
+        shape = (1, self.t, weights["weight"][1][0])
+        return self.b.op("linear", path or name, shape, {"x": x}, weights=weights, **more)
+
+    def norm(self, name: str, x: str, shape: tuple[Dim, ...], **more: Any) -> str:
+        attrs = {"eps": self.f.eps, "offset": self.f.norm_offset}
+        weights = {"weight": self.weight(f"{name}.weight")}
+        return self.b.op("rms_norm", f"{name}.mul_1", shape, {"x": x}, weights=weights, attrs=attrs, **more)
+
+    def stream(self, kind: str, name: str, **inputs: str) -> str:
+        return self.b.op(kind, name, (1, self.t, self.f.width), inputs)
+
+
+def _step(b: Builder, f: Facts, weights: Shapes, t: Dim) -> Step:
+    m = _Model(b, f, weights, t)
+    ids = b.fed("input_ids", (1, t), "int64")
+    table = f"{f.root}.embed_tokens"
+    name = f"{table}.embedding" if f.embedding_scale else table
+    shape = (1, t, f.width)
+    x = b.op("embedding", name, shape, {"ids": ids}, weights={"weight": m.weight(f"{table}.weight")})
+    if f.embedding_scale:
+        x = b.op("mul", f"{table}.mul", shape, {"x": x}, attrs={"factor": f.embedding_scale})
+    frequency = m.weight(f"{f.root}.rotary_emb.inv_freq")
+    for word, name in (("cos", "mul_1"), ("sin", "mul_2")):
+        made = b.op(
+            f"rope_{word}",
+            f"{f.root}.rotary_emb.{name}",
+            (1, t, f.rope_width),
+            {},
+            weights={"frequency": frequency},
+            attrs={"scale": f.rope_scale, "pairs": int(f.table_pairs)},
+        )
+        setattr(m, word, made)
+    for i in range(f.layers):
+        x = _layer(m, f"{f.root}.layers.{i}", x, i)
+    x = m.norm(f"{f.root}.norm", x, shape)
+    head = "lm_head.weight" if "lm_head.weight" in weights else f"{table}.weight"
+    V = weights[head][0]
+    x = b.op("linear", "lm_head", (1, t, V), {"x": x}, weights={"weight": m.weight(head)})
+    if f.logit_cap:
+        b.next("", "div", "tanh")
+        x = b.op("soft_cap", b.next("", "mul"), (1, t, V), {"x": x}, attrs={"cap": f.logit_cap})
+    if f.logit_scale:
+        x = b.op("mul", b.next("", "mul"), (1, t, V), {"x": x}, attrs={"factor": f.logit_scale})
+    return b.step(ids, b.op("argmax", "generate.argmax:int64", (1,), {"x": x}, dtype="int64"))
+
+
+def _layer(m: _Model, layer: str, x: str, i: int) -> str:
+    """Norms before, after or on both sides of each half, as the weights say."""
+    f, shape = m.f, (1, m.t, m.f.width)
+    before = f"{layer}.input_layernorm"
+    normed = m.norm(before, x, shape) if f"{before}.weight" in m.weights else x
+    mixed = _attention(m, f"{layer}.self_attn", normed, i)
+    after = f"{layer}.post_attention_layernorm"
+    second = f"{layer}.pre_feedforward_layernorm"
+    wraps = f.post_norms  # else the norm named so is the one before the second half
+    if wraps:
+        mixed = m.norm(after, mixed, shape)
+    x = m.stream("add", f"{layer}.add", a=x, b=mixed)
+    name = second if wraps else after
+    normed = m.norm(name, x, shape) if f"{name}.weight" in m.weights else x
+    fed = (
+        _experts(m, f"{layer}.mlp", normed)
+        if f.experts and i not in f.dense_layers
+        else _mlp(m, f"{layer}.mlp", normed)
+    )
+    if wraps:
+        fed = m.norm(f"{layer}.post_feedforward_layernorm", fed, shape)
+    return m.stream("add", f"{layer}.add_1", a=x, b=fed)
+
+
+def _attention(m: _Model, path: str, x: str, i: int) -> str:
+    b, f, t = m.b, m.f, m.t
+    H, G, K = f.heads, f.key_heads, f.head
+    cache: dict[str, Any] = {"kept": True, "rows": True}
+    fused = f"{path}.qkv_proj"
+    if f"{fused}.weight" in m.weights:
+        whole = m.linear(fused, x)
+        parts = {"q": (0, H), "k": (H, G), "v": (H + G, G)}
+        q, k, v = (
+            b.op(
+                "columns",
+                f"{path}.{part}",
+                (1, t, n, K),
+                {"x": whole},
+                attrs={"begin": begin * K, "cols": n * K},
+                **(cache if part == "v" else {}),
+            )
+            for part, (begin, n) in parts.items()
+        )
+    else:
+        q, k = (m.linear(f"{path}.{part}_proj", x) for part in "qk")
+        v = m.linear(f"{path}.v_proj", x, **cache)
+    if f"{path}.q_norm.weight" in m.weights:
+        per_head = m.weights[f"{path}.q_norm.weight"] == (K,)
+        q = m.norm(f"{path}.q_norm", q, (1, t, H, K) if per_head else (1, t, H * K))
+        k = m.norm(f"{path}.k_norm", k, (1, t, G, K) if per_head else (1, t, G * K))
+    q, k = _turn(m, path, q, H), _turn(m, path, k, G, **cache)
+    window = f.windows[i]
+    heads: dict[str, float] = {"heads": H, "key_heads": G, **({"window": window} if window else {})}
+    n: Dim = "w" if window else "n"
+    scores = (1, H, t, n)
+    p = b.op("attention_scores", b.next(path, "matmul"), scores, {"q": q, "k": k}, attrs=heads)
+    p = b.op("mul", b.next(path, "mul"), scores, {"x": p}, attrs={"factor": f.score_scale})
+    if f.score_cap:
+        b.next(path, "div", "tanh")
+        p = b.op("soft_cap", b.next(path, "mul"), scores, {"x": p}, attrs={"cap": f.score_cap})
+    name = b.next(path, "add")
+    if t == "t":  # one token sees all that the window shows
+        mask = {"heads": H, **({"window": window} if window else {})}
+        p = b.op("causal_mask", name, scores, {"x": p}, attrs=mask)
+    if f"{path}.sinks" in m.weights:
+        sinks = {"sinks": m.weight(f"{path}.sinks")}
+        p = b.op("softmax_sinks", f"{path}.probabilities", scores, {"x": p}, weights=sinks)
+    else:
+        p = b.same("softmax", f"{path}.softmax", scores, x=p)
+    name = b.next(path, "matmul")
+    mixed = b.op("attention_mix", name, (1, H, t, K), {"p": p, "v": v}, attrs=heads, order=HEADS)
+    return m.linear(f"{path}.o_proj", mixed)
+
+
+def _turn(m: _Model, path: str, x: str, heads: int, **more: Any) -> str:
+    """Rotary positions; each family's own ops, counted so that the last one's name is right."""
+    f, b = m.f, m.b
+    if f.rope_words == "four":
+        b.next(path, "mul", "mul", "sub", "mul", "mul", "add")
+        name = b.next(path, "cat")
+    elif f.rope_words == "pass":  # the rest is joined to what was turned
+        b.next(path, "cat", "mul", "mul", "add")
+        name = b.next(path, "cat")
+    else:
+        b.next(path, "mul", "mul")
+        name = b.next(path, "add")
+    attrs = {"turned": f.turned, "pairs": int(f.pairs)}
+    ports = {"x": x, "cos": m.cos, "sin": m.sin}
+    return b.op("rope", name, (1, heads, m.t, f.head), ports, attrs=attrs, order=HEADS, **more)
+
+
+def _mlp(m: _Model, path: str, x: str) -> str:
+    fused = f"{path}.gate_up_proj"
+    if f"{fused}.weight" in m.weights:
+        F = m.weights[f"{fused}.weight"][0] // 2
+        both = m.linear(fused, x)
+        shape = (1, m.t, F)
+        gate = m.b.op("columns", f"{path}.chunk", shape, {"x": both}, attrs={"begin": 0})
+        up = m.b.op("columns", f"{path}.chunk_1", shape, {"x": both}, attrs={"begin": F})
+        word = "activation_fn"
+    else:
+        gate, up = m.linear(f"{path}.gate_proj", x), m.linear(f"{path}.up_proj", x)
+        shape = (1, m.t, m.weights[f"{path}.gate_proj.weight"][0])
+        word = "act_fn"
+    gate = m.b.same(m.f.gate, f"{path}.{word}.{m.f.gate_word}", shape, x=gate)
+    return m.linear(f"{path}.down_proj", m.b.same("product", m.b.next(path, "mul"), shape, a=gate, b=up))
+
+
+def _experts(m: _Model, path: str, x: str) -> str:
+    """A router chooses S of E experts for each token; their rows are computed in the experts' order."""
+    b, f, t = m.b, m.f, m.t
+    gate, experts, S, D = f"{path}.gate", f"{path}.experts", f.chosen, f.width
+    scores = m.linear(gate, x, path=f"{gate}.linear")
+    E = m.weights[f"{gate}.weight"][0]
+    p = b.same("softmax", f"{gate}.softmax", (t, E), x=scores)
+    ids = b.op("topk", f"{gate}.topk:int64", (t, S), {"x": p}, dtype="int64")
+    factor = b.op("pick", f"{gate}.topk", (t, S), {"x": p, "ids": ids})
+    if f.renormalised:
+        factor = b.same("renormalise", f"{gate}.div", (t, S), x=factor)
+    order = b.op("expert_order", f"{experts}.sort:int64_1", (t, S), {"ids": ids}, dtype="int64")
+    names = [f"{experts}.gate_up_proj", f"{experts}.down_proj"]
+    F = m.weights[names[0]][1] // 2
+    rows = {"ids": ids, "order": order}
+    weight = {"weight": m.weight(names[0])}
+    name = f"{experts}._grouped_mm"
+    both = b.op("expert_linear", name, (t, S, 2 * F), {"x": x, **rows}, weights=weight, attrs={"spread": 1})
+    shape = (t, S, F)
+    up = b.op("columns", f"{experts}.chunk_1", shape, {"x": both}, attrs={"begin": F})
+    opened = b.op("columns", f"{experts}.chunk", shape, {"x": both}, attrs={"begin": 0})
+    opened = b.same(f.gate, f"{experts}.act_fn.{f.gate_word}", shape, x=opened)
+    inner = b.same("product", f"{experts}.mul", shape, a=opened, b=up)
+    weight = {"weight": m.weight(names[1])}
+    fed = b.op("expert_linear", f"{experts}._grouped_mm_1", (t, S, D), {"x": inner, **rows}, weights=weight)
+    total = b.op("expert_sum", f"{experts}.sum", (1, t, D), {"x": fed, "order": order, "factor": factor})
+    shared = f"{path}.shared_expert"
+    if f"{shared}.gate_proj.weight" in m.weights:
+        beside = _mlp(m, shared, x)
+        opened = b.same("sigmoid", f"{path}.sigmoid", (1, t, 1), x=m.linear(f"{path}.shared_expert_gate", x))
+        beside = b.op("scale_rows", f"{path}.mul", (1, t, D), {"x": beside, "factor": opened})
+        total = b.same("add", f"{path}.add", (1, t, D), a=total, b=beside)
+    return total
