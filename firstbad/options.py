@@ -23,11 +23,16 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         "--model",
         default="whisper",
         metavar="MODEL",
-        help="whisper (tiny.en), whisper:base, openai/whisper-small, a folder, or your own FILE.py (default: whisper)",
+        help="whisper (tiny.en), whisper:base, a folder, an installed package, a hub name; with --random-weights a "
+        "family: llama, bert, vit, ...; or your own FILE.py or FILE.py:factory (default: whisper)",
     )
     group.add_argument("--audio", type=Path, metavar="FILE", help="a recording: wav, flac, mp3, ogg")
     group.add_argument("--text", action="append", metavar="PROMPT", help="a prompt; again for a batch of them")
     group.add_argument("--tokens", action="append", type=_ids, metavar="IDS", help="a prompt as ids: 15496,11,995")
+    group.add_argument("--image", type=Path, metavar="FILE", help="a picture, for ViT, CLIP and their like")
+    group.add_argument(
+        "--inputs", type=Path, metavar="FILE.npz", help="the model's inputs by name, as numpy.savez writes"
+    )
     group.add_argument("--random-weights", type=int, metavar="SEED", help="random weights instead of a checkpoint")
     group.add_argument("--size", choices=("tiny", "micro"), default="", help="size of a model with random weights")
     group.add_argument(
@@ -90,11 +95,16 @@ def mapped(args: argparse.Namespace) -> Mapped | None:
 
 def spec(args: argparse.Namespace) -> ModelSpec:
     prompts = tuple(args.text or ()), tuple(args.tokens or ())
-    if args.audio is None and args.random_weights is None and not any(prompts):
-        raise UsageError("no input: give a recording with --audio FILE, or a prompt with --text or --tokens")
+    given = (args.audio, args.image, args.inputs, args.random_weights)
+    if given == (None,) * len(given) and not any(prompts):
+        raise UsageError(
+            "no input: give a recording with --audio FILE, a prompt with --text or --tokens, a picture with --image, "
+            "or --inputs FILE.npz"
+        )
     if args.size and args.random_weights is None:
         raise UsageError(f"--size {args.size} is of a model with random weights: give --random-weights SEED with it")
-    return ModelSpec(args.model, args.audio, args.random_weights, args.audio_context, args.size, *prompts)
+    about = (args.model, args.audio, args.random_weights, args.audio_context, args.size)
+    return ModelSpec(*about, *prompts, args.image, args.inputs)
 
 
 def capture_options(args: argparse.Namespace) -> CaptureOptions:

@@ -2,14 +2,15 @@
 
 Weights are rounded as the candidate holds them, before anything is computed from them. The twin (asked for as float32)
 computes in the dtype in which the candidate stores the op's output; what the candidate does not store is computed in
-float32 and not rounded, since a fused kernel keeps it in a register: a twin that rounds there hides faults.
+float32 and not rounded, since a fused kernel keeps it in a register: a twin that rounds there hides faults. A cast to a
+narrow type that only the candidate has (a float32 residual stream before a bfloat16 norm) is made on the way, exactly.
 
 Leaves out quantised weights: they have no dtype to round to.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -60,8 +61,10 @@ class _AsCandidate:
         self._dtypes = {v.id: weights[v.name] for v in reference.values if v.kind == "weight" and v.name in weights}
         self._names = {i: reference.values[i].name for i in self._dtypes}
         self._rounded: dict[tuple[int, str], NDArray[Any]] = {}
+        self._casts = _casts(reference, candidate, alignment)
 
     def run(self, op: Op, inputs: Mapping[int, NDArray[Any]], dtype: str) -> list[NDArray[Any]]:
+        inputs = self._cast(op, inputs)
         if dtype != "float32":
             return self._executor.run(op, self._with_weights(op, inputs, dtype), dtype)
         how = self._how.get(op.id, _How("float32", ""))
@@ -69,7 +72,7 @@ class _AsCandidate:
         return [rounded(o, how.stored) for o in outputs] if how.stored != how.compute else outputs
 
     def scale(self, op: Op, inputs: Mapping[int, NDArray[Any]], output: NDArray[Any]) -> NDArray[Any] | None:
-        scale = self._executor.scale(op, self._with_weights(op, inputs, "float32"), output)
+        scale = self._executor.scale(op, self._with_weights(op, self._cast(op, inputs), "float32"), output)
         how = self._how.get(op.id)
         if scale is not None and how is not None and not how.stored and self._lowest:
             # computed on the way in float32: a part of one rounding of the candidate's dtype
@@ -79,7 +82,8 @@ class _AsCandidate:
     def sequential(
         self, op: Op, inputs: Mapping[int, NDArray[Any]], samples: int, seed: int
     ) -> tuple[NDArray[Any], NDArray[Any]] | None:
-        found = self._executor.sequential(op, self._with_weights(op, inputs, "float32"), samples, seed)
+        inputs = self._with_weights(op, self._cast(op, inputs), "float32")
+        found = self._executor.sequential(op, inputs, samples, seed)
         how = self._how.get(op.id)
         return (found[0], rounded(found[1], how.stored)) if found is not None and how is not None else found
 
@@ -88,6 +92,12 @@ class _AsCandidate:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._executor, name)  # what an executor may have beyond the protocol
+
+    def _cast(self, op: Op, inputs: Mapping[int, NDArray[Any]]) -> Mapping[int, NDArray[Any]]:
+        casts = self._casts.get(op.id)
+        if not casts:
+            return inputs
+        return {i: rounded(a, casts[i]).astype(a.dtype) if i in casts else a for i, a in inputs.items()}
 
     def _with_weights(self, op: Op, inputs: Mapping[int, NDArray[Any]], dtype: str) -> Mapping[int, NDArray[Any]]:
         read = [r.value for r in op.reads if r.value in self._dtypes and r.value not in inputs]
@@ -116,6 +126,43 @@ def _plan(graph: Graph, candidate: Graph, alignment: Alignment) -> list[tuple[Op
         compute = "float32" if inside or stored not in LOW else stored
         plan.append((op, _How(compute, stored if stored in LOW or kept is None else "float32")))
     return plan
+
+
+def _casts(reference: Graph, candidate: Graph, alignment: Alignment) -> dict[int, dict[int, str]]:
+    """Op of the reference → its inputs that the candidate's op read through a cast to a narrow type, with that type."""
+    source: dict[int, tuple[int, str]] = {}  # candidate's value → what it was cast from, and the narrowest type between
+    for op in candidate.ops:
+        if len(op.reads) != 1:
+            continue
+        origin, cast = op.reads[0].value, op.kind.rpartition(".")[0] in ("aten.to", "aten._to_copy")
+        for made in [candidate.values[w] for w in op.writes]:
+            if origin in source and (cast or moves_only(op)):
+                source[made.id] = source[origin]
+            elif cast and made.dtype in LOW and op.attrs.get("rounds"):
+                source[made.id] = (_moved_from(candidate, origin), made.dtype)
+    if not source:
+        return {}
+    found: dict[int, dict[int, str]] = {}
+    for pair in alignment.pairs:
+        if pair.reference.op < 0 or pair.candidate.op < 0:
+            continue
+        theirs = {read.value for read in candidate.ops[pair.candidate.op].reads}
+        narrow = {source[v][0]: source[v][1] for v in theirs if v in source}
+        for read in reference.ops[pair.reference.op].reads if narrow else ():
+            own = alignment.by_reference.get(_moved_from(reference, read.value, alignment.by_reference))
+            if own is not None and own.candidate.id in narrow and own.candidate.id not in theirs:
+                found.setdefault(pair.reference.op, {})[read.value] = narrow[own.candidate.id]
+    return found
+
+
+def _moved_from(graph: Graph, value: int, until: Collection[int] = ()) -> int:
+    """The value that this one shows in another shape, or itself."""
+    while value >= 0 and value not in until and graph.values[value].op >= 0:
+        op = graph.ops[graph.values[value].op]
+        if len(op.reads) != 1 or not (graph.values[value].kind == "view" or moves_only(op)):
+            break
+        value = op.reads[0].value
+    return value
 
 
 def _listed(graph: Graph, candidate: Graph, op: Op) -> Value | None:

@@ -44,14 +44,21 @@ def names(room: str) -> list[str]:
 
 
 def _load_file(path: Path, face: str) -> ModuleType:
+    module = file_module(path, f"that defines `{face}`")
+    if not hasattr(module, face):
+        raise UsageError(f"`{path}` defines no function `{face}`: see the protocols in firstbad/run.py")
+    return module
+
+
+def file_module(path: Path | str, what: str = "of yours") -> ModuleType:
+    """A user's Python file as a module."""
+    path = Path(path)
     if not path.is_file():
-        raise UsageError(f"no file `{path}`: give the path of a Python file that defines `{face}`")
+        raise UsageError(f"no file `{path}`: give the path of a Python file {what}")
     spec = importlib.util.spec_from_file_location(f"firstbad_user_{path.stem}", path)
     if spec is None or spec.loader is None:
         raise UsageError(f"`{path}` is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
-    if not hasattr(module, face):
-        raise UsageError(f"`{path}` defines no function `{face}`: see the protocols in firstbad/run.py")
     return module

@@ -29,6 +29,8 @@ class ModelSpec:
     size: str = ""  # of a model with random weights: "tiny" (default) or "micro" (2 layers of width 64, for tests)
     text: tuple[str, ...] = ()  # prompts of a language model
     tokens: tuple[tuple[int, ...], ...] = ()  # prompts as ids
+    image: Path | None = None  # a picture
+    inputs: Path | None = None  # an .npz: the model's inputs by name
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,7 @@ class Prepared:
     notes: tuple[str, ...] = ()  # decisions the user should see: "clip of 41.0 s cut to 30.0 s"
     spec: ModelSpec = field(default_factory=lambda: ModelSpec("whisper"))
     model_object: Any = None  # the loaded reference module; candidates never touch it
+    first_step: str = "prefill"  # where a run begins
     vocabulary: Callable[[], Sequence[bytes]] | None = None  # the bytes of each token before the special ones, by id
 
 

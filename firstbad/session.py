@@ -11,6 +11,7 @@ import shutil
 import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -39,9 +40,9 @@ def silent(_: str) -> None:
 
 def room_of(model: str) -> ModuleType:
     """The model room for `--model`: a room's name before a colon, a user's file, or what a name or folder says."""
-    head = model.partition(":")[0]
+    head, _, rest = model.partition(":")
     if head.endswith(".py"):
-        return load("reference", head)
+        return load("reference", "own" if rest else head)
     if head in names("reference"):
         return load("reference", head)
     folder = Path(model)
@@ -51,7 +52,7 @@ def room_of(model: str) -> ModuleType:
         return load("reference", "causal")
     if "whisper" in model.lower() or is_whisper_file(folder):
         return load("reference", "whisper")
-    return load("reference", head)
+    return load("reference", _room_name(model))
 
 
 def _family_of(folder: Path) -> str:
@@ -63,7 +64,13 @@ def _family_of(folder: Path) -> str:
     family = config.get("model_type") or ("whisper" if (folder / "model.bin").is_file() else "")
     if not family:
         raise UsageError(f"`{folder}` holds no model: a folder with config.json and weights is meant")
-    return str(family) if str(family) in names("reference") else "causal"
+    return str(family) if str(family) in names("reference") else _room_name(str(folder))
+
+
+def _room_name(model: str) -> str:
+    """The room of a model of transformers; by name alone, as whatever imports torch."""
+    name: str = import_module("firstbad.reference.checkpoint").room_name(model)
+    return name
 
 
 def prepare(spec: ModelSpec) -> tuple[ModuleType, Prepared]:

@@ -42,7 +42,7 @@ def capture_apart(kind: str, argument: str, prepared: Prepared, trace: Path, opt
             "kind": kind,
             "argument": argument,
             "trace": str(trace.resolve()),
-            "spec": {**asdict(prepared.spec), "audio": None},
+            "spec": {**asdict(prepared.spec), **dict.fromkeys(("audio", "image", "inputs"))},
             "options": asdict(options),
         }
         (folder / "order.json").write_text(json.dumps(order, default=str), "utf-8")

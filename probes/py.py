@@ -45,7 +45,7 @@ def capture(argument: str, prepared: Prepared, trace_path: Path, options: Captur
         return capture_apart("py", argument, prepared, trace_path, options)
     function = user_function(argument)
     given = Given(prepared.inputs, prepared.weights, prepared.config, prepared.prompt, options.max_tokens)
-    first = "encode" if "input_features" in prepared.inputs else "prefill"
+    first = "encode" if "input_features" in prepared.inputs else prepared.first_step
     meta = {**meta_of(prepared), "candidate": f"py:{argument}"}
     death = ""
     chosen: Any = None

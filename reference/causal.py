@@ -1,9 +1,8 @@
 """Causal language models of transformers: prompts in, greedy tokens out, every op recorded.
 
-    causal                    a small GPT-2 with random weights (--random-weights SEED)
-    causal:llama              the same of another architecture that transformers knows
-    causal:FOLDER             a checkpoint on disk; a folder whose config.json names no other room is taken so as well
-    causal:FILE.gguf          llama.cpp's file (see gguf_model.py); FILE.gguf alone is enough
+    llama, gpt2, mamba, ...   a tiny one of a family with random weights (--random-weights SEED); `causal`: gpt2
+    FOLDER, PACKAGE, HUB/NAME a checkpoint, as checkpoint.py finds it; `causal:...` where its config.json says otherwise
+    FILE.gguf                 llama.cpp's file (see gguf_model.py)
 
 Steps: `prefill` (the prompts, padded on the left to one length) and `decode.0`, `decode.1`, ... with the key-value
 cache. With B prompts the tokens of a run are step by step, B for each. Leaves out sampling, chat templates and models
@@ -13,11 +12,8 @@ that read more than tokens.
 from __future__ import annotations
 
 import inspect
-import math
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,43 +26,22 @@ from firstbad.run import CaptureOptions, ModelSpec, Prepared, RunOutput
 from firstbad.want import EnoughError, patterns_of
 from firstbad.want import chosen as chosen_by
 
-from . import gguf_model
+from . import gguf_model, tiny
+from .checkpoint import Loaded, load
 from .executor import Executor
 from .recorder import Recorder, Sink
-from .weights import _ready
+from .weights import _ids_as_text, _ready
 
 STEPS = 8
 """New tokens where nobody says how many."""
 
-SMALL = {
-    "vocab_size": 500,
-    "hidden_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "max_position_embeddings": 64,
-}
-"""Of a model with random weights; what an architecture has beside them is made to fit."""
-
-
-@dataclass(frozen=True)
-class _Loaded:
-    model: Any
-    name: str
-    source: str
-    ids: Callable[[str], list[int]]
-    text: Callable[[Sequence[int]], str]
-
 
 def prepare(spec: ModelSpec) -> Prepared:
     """The model, and the prompts as ids (none without them: enough to replay)."""
-    loaded = _random(spec) if spec.random_weights is not None else _from_folder(spec)
-    prompts = [*spec.tokens, *(tuple(loaded.ids(text)) for text in spec.text)]
-    V = loaded.model.config.vocab_size
-    for ids in prompts:
-        bad = [i for i in ids if not 0 <= i < V]
-        if bad or not ids:
-            what = f"token {bad[0]} is not in the vocabulary of {V}" if bad else "a prompt is empty"
-            raise UsageError(f"{what}: give ids with --tokens 1,2,3 or a text with --text")
+    place = spec.model.removeprefix("causal:")
+    kind = "gpt2" if place == "causal" else place
+    loaded = tiny.random_model(spec, kind, _causal()) if spec.random_weights is not None else _checkpoint(place)
+    prompts = _prompts(spec, loaded)
     inputs, notes = _padded(prompts, loaded.model.config) if prompts else ({}, [])
     end = loaded.model.config.eos_token_id
     named = [*loaded.model.named_parameters(), *loaded.model.named_buffers()]
@@ -88,10 +63,27 @@ def prepare(spec: ModelSpec) -> Prepared:
     )
 
 
-def _plain(config: dict[str, Any]) -> dict[str, Any]:
+def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
     """What of a config is data; keys of tables are text."""
     keep: Any = (bool, int, float, str, list, tuple)
     return {str(k): _plain(v) if isinstance(v, dict) else v for k, v in config.items() if isinstance(v, (*keep, dict))}
+
+
+def _prompts(spec: ModelSpec, loaded: Loaded) -> list[tuple[int, ...]]:
+    """As ids, checked; a random model's own where nobody gives one."""
+    config = loaded.model.config
+    V, most = config.vocab_size, int(getattr(config, "max_position_embeddings", 0) or 1 << 30)
+    prompts = [*spec.tokens, *(tuple(loaded.ids(text)) for text in spec.text)]
+    if spec.random_weights is not None and not prompts:
+        prompts = [tuple(np.random.default_rng(spec.random_weights).integers(1, V, tiny.PROMPT).tolist())]
+    for ids in prompts:
+        bad = [i for i in ids if not 0 <= i < V]
+        if bad or not ids:
+            what = f"token {bad[0]} is not in the vocabulary of {V}" if bad else "a prompt is empty"
+            raise UsageError(f"{what}: give ids with --tokens 1,2,3 or a text with --text")
+        if len(ids) > most:
+            raise UsageError(f"a prompt of {len(ids)} tokens is too long for this model: it has {most} positions")
+    return prompts
 
 
 def capture(
@@ -181,94 +173,26 @@ def _padded(prompts: Sequence[Sequence[int]], config: Any) -> tuple[dict[str, np
     ]
 
 
-def _random(spec: ModelSpec) -> _Loaded:
-    """A small model of an architecture, its weights from a seed (NumPy's, so that a seed means the same everywhere)."""
-    from transformers import AutoConfig, AutoModelForCausalLM
+def _causal(_config: object = None) -> Any:
+    from transformers import AutoModelForCausalLM
 
-    kind = spec.model.partition(":")[2] or "gpt2"
-    auto: Any = AutoConfig  # untyped
-    try:
-        ends = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"), 0)
-        config = auto.for_model(kind, **SMALL, **ends)
-        for name, size in (("intermediate_size", 96), ("num_key_value_heads", 2), ("head_dim", 12)):
-            if hasattr(config, name):
-                setattr(config, name, size)
-        factory: Any = AutoModelForCausalLM  # untyped
-        model = factory.from_config(config, attn_implementation="eager", dtype=torch.float32)
-    except (KeyError, ValueError, TypeError) as error:
-        line = str(error).strip().partition("\n")[0][:120]
-        raise UsageError(f"no random `{kind}`: {line}: an architecture of transformers is meant, as gpt2") from None
-    assert spec.random_weights is not None
-    generator = np.random.default_rng(spec.random_weights)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            array = generator.standard_normal(tuple(parameter.shape), dtype=np.float32)
-            array = array * np.float32(_size(name, parameter)) + np.float32(_is_gain(name))
-            parameter.copy_(torch.from_numpy(array))
-    source = f"random weights, seed {spec.random_weights}"
-    return _Loaded(_ready(model), f"a random {kind}", source, lambda text: list(text.encode()), _ids_as_text)
+    return AutoModelForCausalLM
 
 
-def _is_gain(name: str) -> bool:
-    last = name.split(".")[-2] if "." in name else name
-    return name.endswith("weight") and ("norm" in last or last.startswith("ln"))
-
-
-def _size(name: str, parameter: torch.Tensor) -> float:
-    """Activations stay near 1, and biases count."""
-    if _is_gain(name) or name.endswith("bias"):
-        return 0.2
-    return 0.5 if parameter.dim() < 2 or "wte" in name or "embed" in name else 1.2 / math.sqrt(min(parameter.shape))
-
-
-def _from_folder(spec: ModelSpec) -> _Loaded:
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-    from transformers.utils import logging
-
-    place = spec.model.removeprefix("causal:")
-    if is_gguf(Path(place)):
-        return _from_gguf(Path(place))
-    if not (Path(place) / "config.json").is_file():
-        raise UsageError(f"no model in `{place}`: give a folder with config.json and weights, or --random-weights SEED")
-    factory, tokenizers = AutoModelForCausalLM, AutoTokenizer
-    quiet: Any = logging  # untyped
-    quiet.disable_progress_bar()
-    try:
-        model = factory.from_pretrained(place, dtype=torch.float32, attn_implementation="eager", local_files_only=True)
-    except Exception as error:  # whatever safetensors, torch or JSON say of a spoilt file
-        raise UsageError(f"cannot load `{place}`: {str(error).strip().partition(chr(10))[0]}") from None
-    without = _Loaded(_ready(model), place, f"folder {place}", partial(_no_tokenizer, place), _ids_as_text)
-    if not any(Path(place).glob("*token*")):
-        return without  # transformers would make an empty one
-    try:
-        known: Any = tokenizers.from_pretrained(place, local_files_only=True)
-    except Exception:  # a spoilt one, or code that is not here: ids can be given
-        return without
-    return _Loaded(
-        _ready(model),
-        place,
-        f"folder {place}",
-        lambda text: list(known(text).input_ids),
-        lambda ids: str(known.decode(list(ids), skip_special_tokens=True)),
-    )
-
-
-def _from_gguf(path: Path) -> _Loaded:
+def _checkpoint(place: str) -> Loaded:
+    path = Path(place)
+    if not is_gguf(path):
+        return load(place, _causal)
     model, tokenizer = gguf_model.load(path)
-    ids = partial(_no_tokenizer, str(path))
-    known = _Loaded(_ready(model), path.stem, f"file {path}", ids, _ids_as_text)
-    if tokenizer is None:
-        return known
-    return replace(
-        known,
-        ids=lambda text: list(tokenizer.encode(text, add_special_tokens=False).ids),
-        text=lambda ids: str(tokenizer.decode(list(ids), skip_special_tokens=True)),
-    )
 
+    def ids(text: str) -> list[int]:
+        if tokenizer is None:
+            raise UsageError(f"`{place}` has no tokenizer that is known: give the prompt as ids with --tokens 1,2,3")
+        return list(tokenizer.encode(text, add_special_tokens=False).ids)
 
-def _no_tokenizer(place: str, _text: str) -> list[int]:
-    raise UsageError(f"`{place}` has no tokenizer that is known: give the prompt as ids with --tokens 1,2,3")
+    def words(chosen: Sequence[int]) -> str:
+        return (
+            _ids_as_text(chosen) if tokenizer is None else str(tokenizer.decode(list(chosen), skip_special_tokens=True))
+        )
 
-
-def _ids_as_text(ids: Sequence[int]) -> str:
-    return " ".join(str(i) for i in ids)
+    return Loaded(_ready(model), path.stem, f"file {path}", ids, words)

@@ -25,8 +25,8 @@ def render(result: Result, theme: Theme = PLAIN) -> str:
 
 
 def _lines(result: Result, theme: Theme) -> Iterator[str]:
-    yield from _outputs(result, theme)
-    yield ""
+    answers = list(_outputs(result, theme))
+    yield from [*answers, ""] if answers else []
     yield _verdict(result, theme)
     for fault in result.faults[:1]:
         yield from _evidence(fault, theme)
@@ -58,6 +58,8 @@ def _line(label: str, text: str, theme: Theme) -> str:
 
 def _outputs(result: Result, theme: Theme) -> Iterator[str]:
     outputs = result.outputs
+    if not any(outputs[side][kind] for side in ("reference", "candidate") for kind in ("text", "tokens")):
+        return  # a model that chooses nothing
     yield _line("reference", f"“{outputs['reference']['text']}”", theme)
     yield _line("candidate", f"“{outputs['candidate']['text']}”", theme)
     count = len(outputs["candidate"]["tokens"])
