@@ -19,6 +19,7 @@ from firstbad.alignment import Alignment
 from firstbad.edit import NOTHING, Edit
 from firstbad.errors import CompareError
 from firstbad.graph import Op, Value
+from firstbad.heads import heads_near
 from firstbad.judge import MASKED
 from firstbad.local import Judged, sequential_of
 from firstbad.noise import FACTOR, QUARTER, ROUNDOFF, Pool, Sequential
@@ -80,6 +81,11 @@ class Case:
     @property
     def u(self) -> float:
         return ROUNDOFF.get(self.dtype, ROUNDOFF["float32"])
+
+    @cached_property
+    def heads(self) -> int:
+        """Blocks of columns whose gain is judged alone."""
+        return heads_near(self.reference.graph, [(self.judged.pair.reference.id, 0)], 1)
 
     def own(self) -> NDArray[Any]:
         """The candidate's wrong value in the reference's layout."""

@@ -211,13 +211,13 @@ def judge_edit(case: Case, edit: Edit) -> tuple[Sums, bool]:
         replayed = _within_rounding(case, edit, replayed)
     if edit.dtype:
         return _judge_noise(case, edit)
-    sums = sums_of(case.own(), replayed, case.dtype)
+    sums = sums_of(case.own(), replayed, case.dtype, case.heads)
     limits = _limits(case, replayed, sums)
     good = not any(t.bad for t in excesses(sums, limits, exact=replayed.exact))
     if good and not replayed.exact:
         unedited = case.replayed
         before = replace(replayed, expected=unedited.expected, twin=unedited.twin)
-        good = any(t.bad for t in excesses(sums_of(case.own(), before, case.dtype), limits, exact=False))
+        good = any(t.bad for t in excesses(sums_of(case.own(), before, case.dtype, case.heads), limits, exact=False))
     return sums, good
 
 

@@ -86,6 +86,9 @@ def _extra_op(op: str, d: Detail) -> str:
         return f"{short(op)} adds its bias {d['weight']} twice"
     if d.get("adds"):
         return f"{short(op)} adds {d['adds']} twice"
+    if d.get("adds_slice"):
+        axis, by = str(d["adds_slice"]).split()
+        return f"{short(op)} adds {_number(d['number'])} times the {axis.removesuffix('s')} {by} to itself{_where(d)}"
     if d.get("times") == 2:
         return f"{short(op)} does {d['op']} twice"
     if "number" in d:
@@ -132,7 +135,7 @@ def _partial_write(op: str, d: Detail) -> str:
     if d.get("terms"):
         where = _where(d)
         return f"{short(op)} leaves terms {d['terms']} of {d['terms_of']} out of its sums{where}"
-    where = _where(d).removeprefix(" in ") or "a part"
+    where = _where(d).removeprefix(" in ") or d.get("elements") or "all"
     verb = "are" if " to " in where or " and " in where or "every" in where else "is"
     holds = {
         "zero": "zero",
@@ -198,7 +201,8 @@ def _position(op: str, d: Detail) -> str:
         how = d.get("how") or f"off by {d['by']}"
         return f"{short(op)} takes positions ({d['input']}) {how}"
     if d.get("rows") is not None:
-        return f"{short(op)} takes rows {d['rows'][:6]} of {d['weight']} instead of {d['model'][:6]}"
+        beyond = f", {d['beyond']} of them beyond its end" if d.get("beyond") else ""
+        return f"{short(op)} takes rows {d['rows'][:6]} of {d['weight']} instead of {d['model'][:6]}{beyond}"
     what = d.get("input") or f"its {d.get('what')}"
     edge = f", {d['edge']} at the edge" if d.get("edge") else ""
     return f"{short(op)} has {what} moved by {d.get('by', '?')}{edge}"

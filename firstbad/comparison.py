@@ -19,6 +19,8 @@ import numpy as np
 import firstbad
 from firstbad.alignment import Alignment, align
 from firstbad.arithmetic import as_recorded
+from firstbad.benign import Benign, benign
+from firstbad.benign import words as benign_words
 from firstbad.cause import BUDGET, Case, Cause, case_of, confirmed, explain, second
 from firstbad.cause_words import cause_statement
 from firstbad.edits import EDITS
@@ -32,7 +34,7 @@ from firstbad.places import where
 from firstbad.precision import as_candidate
 from firstbad.profile import AsDeclared, Profile, as_declared
 from firstbad.region import replay_region
-from firstbad.relabel import relabelled
+from firstbad.relabel import relabelled, unproved
 from firstbad.relabel import words as relabel_words
 from firstbad.replay import Executor
 from firstbad.result import (
@@ -126,10 +128,15 @@ def compare(
     again = relabelled(alignment, local, reference, candidate)
     if again is not None:
         other = replayed(again)
-        if _blamed(other) < _blamed(local):
+        doubted = unproved(again, other, reference.graph)
+        if doubted:
+            again = relabelled(alignment, local, reference, candidate, doubted)
+            other = other if again is None else replayed(again)
+        if again is not None and _blamed(other) < _blamed(local):
             alignment, local = again, other
     clock.lap("replay")
-    localised = _approximations(executor, local, _localised(local, reference, candidate, alignment, executor))
+    localised, harmless = _localised(local, reference, candidate, alignment, executor)
+    localised = _approximations(executor, local, localised)
     explained = [
         _explained(fault, reference, candidate, alignment, local, executor, budget if n < EXPLAINED else 0.0, progress)
         for n, fault in enumerate(localised.faults)
@@ -155,6 +162,7 @@ def compare(
             *candidate.outputs.get("notes", ()),
             *_notes(alignment, weights),
             *_drift(localised),
+            *benign_words(harmless, number),
             *refused,
             *getattr(executor, "words", ()),
         ),
@@ -203,9 +211,17 @@ def _drift(localised: Localised) -> Iterable[str]:
         )
 
 
-def _localised(local: Local, reference: Trace, candidate: Trace, alignment: Alignment, executor: Executor) -> Localised:
+def _localised(
+    local: Local, reference: Trace, candidate: Trace, alignment: Alignment, executor: Executor
+) -> tuple[Localised, list[Benign]]:
     ties = near_ties(local, reference, candidate, alignment, executor)
-    return localise(local, alignment, reference.graph, candidate.graph, ties)
+    localised = localise(local, alignment, reference.graph, candidate.graph, ties)
+    given = giver(reference, candidate, alignment)
+    found = benign(localised.faults, local, alignment, reference, candidate, executor, given)
+    if found:
+        harmless = frozenset[int]().union(*(b.values for b in found))
+        localised = localise(local, alignment, reference.graph, candidate.graph, ties, harmless)
+    return localised, found
 
 
 def _blamed(local: Local) -> int:

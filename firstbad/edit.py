@@ -34,6 +34,7 @@ class Edit:
     ops: Mapping[int, tuple[Op, ...]] = field(default_factory=dict)  # op id → what runs in its place
     after: tuple[After, ...] = ()
     output: NDArray[Any] | None = None  # the output itself, worked out elsewhere from the region's inputs
+    scale: NDArray[Any] | None = None  # the condition of `output`, where that of the region as it stands is not
     computes: bool = False  # `after` does arithmetic: an exact region is none any more
     rounds: bool = False  # `after` is a monotone rounding: near its steps the candidate's choice counts
     dtype: str = ""  # the arithmetic is that of a lower precision: its noise is expected, not its bits
@@ -56,6 +57,7 @@ class Edit:
             ops={**self.ops, **other.ops},
             after=(*self.after, *other.after),
             output=self.output,
+            scale=self.scale,
             computes=self.computes or other.computes,
             rounds=self.rounds or other.rounds,
             dtype=self.dtype or other.dtype,

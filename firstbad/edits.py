@@ -16,8 +16,11 @@ from firstbad.edits_noise import noise, statistics
 from firstbad.edits_noise import sums as sums_in_few_bits
 from firstbad.edits_norm import norms
 from firstbad.edits_padding import as_read, padding
-from firstbad.edits_partial import copies, described, unwritten
+from firstbad.edits_partial import copies, described, unwritten, unwritten_stretch
+from firstbad.edits_pointwise import functions, grids, pieces, shares
 from firstbad.edits_precision import read, saturated, stored
+from firstbad.edits_rows import choices, neighbours, operands, partners
+from firstbad.edits_rows import statistics as other_rows
 from firstbad.edits_structure import doubled, left_out, put_in, sums, swapped
 from firstbad.edits_table import tables
 from firstbad.edits_terms import terms
@@ -43,15 +46,25 @@ EDITS: Edits = (
     softmaxes,
     convolutions,
     masks,
+    shares,
+    choices,
     unwritten,
+    unwritten_stretch,
     looked_up,
     stored,
+    grids,
+    pieces,
     output_factors,
+    other_rows,
     moved,
     moved_weights,
     views,
     grouped,
     operand_heads,
+    partners,
+    operands,
+    functions,
+    neighbours,
     doubled,
     swapped,
     other_weights,

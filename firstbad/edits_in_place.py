@@ -2,7 +2,8 @@
 
 Only where the probe recorded addresses and the output's memory overlaps an input's. The op is run on a copy of that
 memory, a block of rows and columns at a time, each block written before the next is read; the size of the blocks is
-what is sought. Leaves out ops that are no linear layer: what they leave behind halfway is the kernel's own business.
+what is sought. What is written is the candidate's own, so that its roundings are those that were read. Leaves out ops
+that are no linear layer: what they leave behind halfway is the kernel's own business.
 """
 
 from __future__ import annotations
@@ -45,10 +46,11 @@ def in_place(case: Case) -> Iterator[Edit]:
         if x.size != count // weight.shape[0] * inner or own.extent != 4 * count:
             continue
         rows = x.size // inner
+        mine = in_memory(own, case.candidate.array(own)).reshape(rows, -1)
         for block in dict.fromkeys((rows, (rows + 1) // 2, 8, 1)):
             for columns in COLUMNS:
                 if columns < weight.shape[0] and -(-rows // block) * -(-weight.shape[0] // columns) <= MOST:
-                    output = _run(x, weight, bias, apart // 4, block, columns)
+                    output, scale = _run(x, weight, bias, apart // 4, block, columns, mine)
                     detail = {
                         "input": value.name,
                         "overwritten_by": own.name,
@@ -56,13 +58,20 @@ def in_place(case: Case) -> Iterator[Edit]:
                         "block_columns": columns,
                     }
                     more = {"input_step": value.step, "how": "by its own output"}
-                    yield Edit("clobbered", detail | more, output=output.reshape(case.own().shape), cost=FITTED)
+                    output = output.reshape(case.own().shape)
+                    yield Edit("clobbered", detail | more, output=output, scale=scale, cost=FITTED)
 
 
 def _run(
-    x: NDArray[Any], weight: NDArray[Any], bias: NDArray[Any] | None, apart: int, block: int, columns: int
-) -> NDArray[np.float32]:
-    """The output, `apart` elements after the start of `x` in one memory, a block at a time."""
+    x: NDArray[Any],
+    weight: NDArray[Any],
+    bias: NDArray[Any] | None,
+    apart: int,
+    block: int,
+    columns: int,
+    own: NDArray[Any],
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The output and its condition, `apart` elements after the start of `x` in one memory, a block at a time."""
     N, inner = weight.shape
     rows = x.size // inner
     before = max(0, -apart)
@@ -70,9 +79,12 @@ def _run(
     source = memory[before : before + x.size].reshape(rows, inner)
     source[:] = x.reshape(rows, inner)
     target = memory[before + apart : before + apart + rows * N].reshape(rows, N)
+    made, scale = np.zeros((rows, N)), np.zeros((rows, N))
     for r in range(0, rows, block):
         for c in range(0, N, columns):
-            part = source[r : r + block].astype(np.float64) @ weight[c : c + columns].T.astype(np.float64)
-            part = part if bias is None else part + bias[c : c + columns]
-            target[r : r + block, c : c + columns] = part
-    return target.copy()
+            read, w = source[r : r + block].astype(np.float64), weight[c : c + columns].T.astype(np.float64)
+            more = 0.0 if bias is None else bias[c : c + columns]
+            made[r : r + block, c : c + columns] = read @ w + more
+            scale[r : r + block, c : c + columns] = np.abs(read) @ np.abs(w) + np.abs(more)
+            target[r : r + block, c : c + columns] = own[r : r + block, c : c + columns]
+    return made, scale

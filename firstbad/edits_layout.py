@@ -16,6 +16,7 @@ from firstbad.case import Case
 from firstbad.edit import FITTED, LOOSE, After, Edit, call, value
 from firstbad.edits_variant import Chain, Id, word_of
 from firstbad.graph import Op
+from firstbad.heads import heads_near
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -43,7 +44,7 @@ def moved(case: Case) -> Iterator[Edit]:
             continue
         own, expected = s.own.reshape(shape), np.asarray(s.expected).reshape(shape)
         found = _matched(np.moveaxis(own, at, 0).reshape(count, -1), np.moveaxis(expected, at, 0).reshape(count, -1))
-        if found is None or np.array_equal(found, np.arange(count)):
+        if found is None or np.array_equal(found, np.arange(count)) or (found < 0).all():  # all zeros: not written
             continue
         name, number = pattern(found)
         kind = "heads" if axis in ("heads", "groups") else "position" if axis == "rows" and number else "layout"
@@ -72,7 +73,7 @@ def moved_weights(case: Case) -> Iterator[Edit]:
         shape = (-1, count, C // count)
         mine, theirs = (np.moveaxis(x.reshape(shape), 1, 0).reshape(count, -1) for x in (own, expected))
         found = _matched(mine, theirs, tolerance=1e-6)
-        if found is not None and not np.array_equal(found, np.arange(count)):
+        if found is not None and not np.array_equal(found, np.arange(count)) and (found >= 0).any():
             name, number = pattern(found)
             kind = "heads" if count == heads else "layout"
             detail: dict[str, Any] = {"what": "weight", "weight": case.reference.graph.values[w_id].name, "how": name}
@@ -98,14 +99,14 @@ def operand_heads(case: Case) -> Iterator[Edit]:
         for r in (r for r in range(2, H + 1) if H % r == 0):
             maps |= {f"shared by {r} in a row": at // r * r, f"div {r}": at // r, f"mod {r}": at % r}
             maps |= {f"interleaved by {r}": at.reshape(r, -1).T.ravel()}
-        name = _shown(case, i)
+        name = shown(case, i)
         for how, chosen in maps.items():
             if not np.array_equal(chosen, at):
                 detail = {"what": "heads", "input": name, "how": how}
                 yield Edit("heads", detail, {i: np.take(held, chosen, held.ndim - 3)})
 
 
-def _shown(case: Case, i: int) -> str:
+def shown(case: Case, i: int) -> str:
     """The name of the value that a view shows."""
     graph = case.reference.graph
     while i not in case.region.inputs and graph.values[i].op >= 0 and graph.ops[graph.values[i].op].reads:
@@ -178,6 +179,8 @@ def looked_up(case: Case) -> Iterator[Edit]:
     """Rows of a table: which ones the candidate took."""
     for op in case.region.ops:
         word = word_of(op)
+        if word == "slice" and op.writes[0] == case.region.value.id:
+            yield from _sliced(case, op)
         if word not in ("embedding", "index", "index_select") or op.writes[0] != case.region.value.id:
             continue
         table_id = op.reads[0].value
@@ -192,6 +195,7 @@ def looked_up(case: Case) -> Iterator[Edit]:
         places = {row.tobytes(): n for n, row in reversed(list(enumerate(np.ascontiguousarray(table, np.float32))))}
         found = np.array([places.get(row.tobytes(), -1) for row in rows])
         if (found < 0).any():
+            yield from _beyond(case, table_id, index, np.asarray(taken).ravel(), found)
             yield from _other_table(case, op, table, rows)
         if (found < 0).any() or np.array_equal(found, taken.ravel()):
             continue
@@ -201,6 +205,46 @@ def looked_up(case: Case) -> Iterator[Edit]:
         if np.all(off == off[0]):
             detail["by"] = int(off[0])
         yield Edit("position", detail, {index: found.reshape(taken.shape)}, cost=FITTED if "by" in detail else LOOSE)
+
+
+def _sliced(case: Case, op: Op) -> Iterator[Edit]:
+    """Other rows of a table than the slice of it that the model takes."""
+    table, own = case.array(op.reads[0].value), case.own()
+    shape = case.reference.graph.values[op.writes[0]].shape
+    if table is None or table.ndim != 2 or len(shape) != 2 or table.shape[1] != shape[1]:
+        return
+    rows = np.ascontiguousarray(own, np.float32).reshape(shape)
+    places = {row.tobytes(): n for n, row in reversed(list(enumerate(np.ascontiguousarray(table, np.float32))))}
+    found = np.array([places.get(row.tobytes(), -1) for row in rows])
+    start = places.get(np.ascontiguousarray(case.expected, np.float32).reshape(shape)[0].tobytes(), 0)
+    off = found - start - np.arange(len(found))
+    if (found >= 0).all() and off.any():
+        detail: dict[str, Any] = {"what": "rows", "weight": shown(case, op.reads[0].value)}
+        detail |= {"rows": found.tolist()[:32], "model": (start + np.arange(len(found))).tolist()[:32]}
+        if np.all(off == off[0]):
+            detail["by"] = int(off[0])
+        cost = FITTED if "by" in detail else LOOSE
+        yield Edit("position", detail, output=np.asarray(table)[found].reshape(own.shape), cost=cost)
+
+
+def _beyond(case: Case, table: int, index: int, taken: NDArray[Any], found: NDArray[Any]) -> Iterator[Edit]:
+    """Rows off by one number, of which some are beyond the table: whatever lies there is as the candidate read it."""
+    off = np.unique((found - taken)[found >= 0])
+    rows, count = case.reference.graph.values[table].shape[0], int((found < 0).sum())
+    if off.size != 1 or 2 * count > found.size or not np.array_equal((taken + off) >= rows, found < 0):
+        return
+    own = np.asarray(case.own()).reshape(found.size, -1)
+
+    def after(y: NDArray[Any]) -> NDArray[Any]:
+        made = np.array(y).reshape(own.shape)
+        made[found < 0] = own[found < 0]
+        return made.reshape(y.shape)
+
+    by = int(off[0])
+    detail = {"what": "rows", "weight": case.reference.graph.values[table].name, "by": by, "beyond": count}
+    detail |= {"rows": (taken + by).tolist()[:32], "model": taken.tolist()[:32]}
+    within = np.minimum(taken + by, rows - 1).reshape(case.reference.graph.values[index].shape)
+    yield Edit("position", detail, {index: within}, after=(after,), cost=FITTED)
 
 
 def _other_table(case: Case, op: Op, table: NDArray[Any], rows: NDArray[Any]) -> Iterator[Edit]:
@@ -383,21 +427,9 @@ def pattern(found: NDArray[np.int64]) -> tuple[str, int]:
 
 def heads_of(case: Case) -> int:
     """Heads that the columns of the value or of its inputs are split into nearby in the graph; 1: none seen."""
-    graph = case.reference.graph
-    stack, seen = [(case.region.value.id, 0), *((i, 1) for i in case.region.inputs)], set()
-    while stack:
-        v, depth = stack.pop(0)
-        for reader in graph.readers.get(v, ()):
-            op = graph.ops[reader]
-            if reader in seen or not op.writes:
-                continue
-            seen.add(reader)
-            before, after = graph.values[v].shape, graph.values[op.writes[0]].shape
-            splits = word_of(op) in ("view", "reshape", "unflatten", "_unsafe_view") and len(after) == len(before) + 1
-            if splits and after[-1] * after[-2] == before[-1]:
-                return int(after[-2])
-            if depth < 2:
-                stack.append((op.writes[0], depth + 1))
+    near = heads_near(case.reference.graph, [(case.region.value.id, 0), *((i, 1) for i in case.region.inputs)])
+    if near > 1:
+        return near
     config: Mapping[str, Any] = case.reference.meta.get("config", {}) or {}
     for key in ("num_attention_heads", "encoder_attention_heads", "n_head"):
         if isinstance(config.get(key), int):

@@ -90,6 +90,35 @@ def unwritten(case: Case) -> Iterator[Edit]:
             yield Edit("missing_op", detail | {"where": holds["holds"]}, output=content, cost=FITTED)
 
 
+def unwritten_stretch(case: Case) -> Iterator[Edit]:
+    """A stretch of the engine's memory was not written: the elements behind the last whole vector of a kernel."""
+    own = case.judged.pair.candidate
+    if not case.floats or not case.signature.wrong.any() or case.judged.pair.layout.words:
+        return
+    wrong = in_memory(own, case.signature.wrong.reshape(own.shape))
+    first, last = int(np.argmax(wrong)), wrong.size - 1 - int(np.argmax(wrong[::-1]))
+    if first == 0 and last == wrong.size - 1:
+        return
+    part = np.zeros(wrong.size, bool)
+    part[first : last + 1] = True
+    inside = in_memory(own, case.candidate.array(own))[part]
+    mask = into(case.judged.pair, part)
+    words = {"elements": f"elements {first} to {last}", "first": first, "last": last}
+    contents: list[tuple[dict[str, Any], NDArray[Any]]] = []
+    if inside.size > 1 and np.all(inside == inside[0]):
+        number = float(inside[0])
+        holds = {"holds": "zero" if number == 0 else "one number", "number": number}
+        contents.append((holds, np.full(mask.shape, number, np.float32)))
+    for holds, content in [*contents, *_contents(case)]:
+        if content.size != wrong.size or not np.array_equal(content.reshape(mask.shape)[mask], case.own()[mask]):
+            continue
+
+        def after(y: NDArray[Any], content: NDArray[Any] = content) -> NDArray[Any]:
+            return np.where(mask, content.reshape(mask.shape), y).astype(y.dtype)
+
+        yield Edit("partial_write", {**holds, **words}, after=(after,), cost=FITTED + 1)
+
+
 def described(case: Case) -> Iterator[Edit]:
     """Elements that are no numbers where there should be: told as they are, for want of anything better."""
     if not case.floats:

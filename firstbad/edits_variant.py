@@ -7,6 +7,7 @@ of their own (edits_norm.py).
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -157,31 +158,51 @@ def convolutions(case: Case) -> Iterator[Edit]:
             yield Edit("layout", {"what": "kernel", "how": "in and out swapped", "weight": _weight(case, w)}, swap)
         for name, made in _paddings(case, op, int(padding[0]) if padding else 0, (w, b, stride, dilation, groups)):
             kind = "position" if "samples" in name else "wrong_variant"
-            detail = {"variant": f"padding {name}", "model": f"{padding[0]} zeros at each end"}
+            usual = f"{padding[0]} zeros at each end, stride {stride[0]}, dilation {dilation[0]}"
+            detail = {"variant": name, "model": usual}
             yield Edit(kind, detail, ops={op.id: made})
 
 
 def _paddings(case: Case, op: Op, pad: int, rest: tuple[Any, ...]) -> Iterator[tuple[str, tuple[Op, ...]]]:
     w, b, stride, dilation, groups = rest
-    x = op.attrs["args"][0]["v"]
+    x, length = op.attrs["args"][0]["v"], case.reference.graph.values[op.writes[0]].shape[-1]
 
-    def conv(chain: Chain, padded: int) -> tuple[Op, ...]:
-        chain("conv1d.default", Id(padded), w, b, stride, [0], dilation, groups, last=True)
+    def conv(chain: Chain, padded: int, by: list[int] = stride, wide: list[int] = dilation) -> tuple[Op, ...]:
+        made = chain("conv1d.default", Id(padded), w, b, by, [0], wide, groups)
+        chain("slice.Tensor", Id(made), 2, 0, length, 1, last=True)
         return tuple(chain.made)
 
     for k in range(1, 2 * pad + 1):
         for left, right in ((pad + k, pad - k), (pad - k, pad + k)):
             chain = Chain(case, op, [])
             padded = chain("constant_pad_nd.default", Id(x), [left, right], 0)
-            yield f"of {left} and {right} samples", conv(chain, padded)
+            yield f"padding of {left} and {right} samples", conv(chain, padded)
     for name in ("replication", "reflection") if pad else ():
         chain = Chain(case, op, [])
-        yield f"by {name}", conv(chain, chain(f"{name}_pad1d.default", Id(x), [pad, pad]))
+        yield f"padding by {name}", conv(chain, chain(f"{name}_pad1d.default", Id(x), [pad, pad]))
+        for side, both in (("start", [pad, 0]), ("end", [0, pad])):
+            chain = Chain(case, op, [])
+            one = chain(f"{name}_pad1d.default", Id(x), both)
+            yield (
+                f"padding by {name} at the {side} only",
+                conv(chain, chain("constant_pad_nd.default", Id(one), both[::-1], 0)),
+            )
     if pad:
         chain = Chain(case, op, [])
         ends = [chain("slice.Tensor", Id(x), 2, a, z, 1) for a, z in ((-pad, 1 << 40), (0, pad))]
         joined = chain("cat.default", [value(ends[0]), value(x), value(ends[1])], 2)
-        yield "by wrapping round", conv(chain, joined)
+        yield "padding by wrapping round", conv(chain, joined)
+    taps = case.reference.graph.values[w["v"]].shape[-1]
+    for by, wide in itertools.product((1, 2, 3, 4), (1, 2, 3)):
+        if [by] == list(stride) and [wide] == list(dilation):
+            continue
+        words = [f"stride {by}"] if [by] != list(stride) else []
+        words += [f"dilation {wide}"] if [wide] != list(dilation) else []
+        for left in dict.fromkeys((pad, wide * (taps - 1) // 2, 0)):
+            chain = Chain(case, op, [])
+            enough = (length - 1) * by + wide * (taps - 1) + 1
+            padded = chain("constant_pad_nd.default", Id(x), [left, enough], 0)
+            yield " and ".join(words) + f", {left} zeros before", conv(chain, padded, [by], [wide])
 
 
 def _weight(case: Case, w: Mapping[str, int]) -> str:

@@ -48,14 +48,16 @@ def localise(
     reference: Graph,
     candidate: Graph,
     ties: Container[int] = (),
+    harmless: Container[int] = (),
 ) -> Localised:
     """Groups what is locally bad into faults and attributes what is only cumulatively bad to them.
 
-    `ties`: reference ids of choices that differ by noise alone; see ties.py.
+    `ties`: reference ids of choices that differ by noise alone; see ties.py. `harmless`: of values whose difference
+    has no effect; see benign.py.
     """
     sites: dict[str, list[Judged]] = {}
     for judged in local.values:
-        if judged.bad and judged.pair.reference.id not in ties:
+        if judged.bad and judged.pair.reference.id not in ties and judged.pair.reference.id not in harmless:
             sites.setdefault(judged.name, []).append(judged)
     faults = tuple(Fault(name, tuple(many)) for name, many in sites.items())
     source = _sources(reference, candidate, alignment, faults)
@@ -66,6 +68,8 @@ def localise(
         key = judged.pair.reference.id
         if judged.bad and key in ties:
             verdicts[key] = "near-tie"
+        elif key in harmless and (judged.bad or (judged.cumulative_bad and key not in source)):
+            verdicts[key] = "benign"
         elif judged.bad:
             verdicts[key] = "culprit" if judged.cumulative_bad else "masked"
         elif judged.cumulative_bad and key in source:

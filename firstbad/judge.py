@@ -174,6 +174,25 @@ def _gains(shares: NDArray[np.float64]) -> Slice:
     return Slice(float(gains[at, 0]), float(gains[:, 1].max()), at, len(weight), int(min(weight[at], 2**53)))
 
 
+def head_gains(
+    candidate: NDArray[np.float32],
+    expected: NDArray[np.float64],
+    twin: NDArray[np.float32],
+    scale: NDArray[np.float32],
+    heads: int,
+    u: float,
+) -> Slice:
+    """The largest |gain| of a block of columns: heads of a value [.., T, H K] that stand beside each other."""
+    y = np.asarray(expected, np.float64)
+    per = 1.0 / (np.broadcast_to(np.asarray(scale, np.float64), y.shape) + SMALLEST_NORMAL / u)
+    with np.errstate(invalid="ignore", over="ignore"):
+        number = np.isfinite(y) & np.isfinite(candidate) & np.isfinite(twin) & (np.abs(y) < -MASKED)
+        r = np.where(number, y * per, 0.0)
+        q, p = (np.where(number, (x - y) * per, 0.0) / u for x in (candidate, twin))
+    sums = [(x * r).reshape(-1, heads, y.shape[-1] // heads).sum((0, 2)) for x in (q, p, r)]
+    return _gains(np.stack(sums, 1))
+
+
 def _new(G: int, R: int, C: int) -> _Raw:
     r, c = [np.zeros(G * R) for _ in range(4)], [np.zeros(G * C) for _ in range(4)]
     return _Raw(r[0], r[1], r[2], r[3], np.zeros((G * R, 3)), c[0], c[1], c[2], c[3], np.zeros(_SLOTS))

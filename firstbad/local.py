@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from firstbad.alignment import Alignment, Pair
 from firstbad.graph import Graph, Op, Value
-from firstbad.judge import Sums, distance, judge
+from firstbad.heads import heads_near
+from firstbad.judge import Sums, distance, head_gains, judge
 from firstbad.noise import FACTOR, ROUNDOFF, Excess, Floor, Pool, Sequential, excesses, floor, pools
 from firstbad.padding import without
 from firstbad.replay import MASKED, Executor, Replayed, sweep
@@ -166,8 +167,11 @@ def _equal(a: NDArray[Any], b: NDArray[Any]) -> bool:
     return bool(np.array_equal(a, b, equal_nan=np.issubdtype(b.dtype, np.floating)))
 
 
-def sums_of(candidate: NDArray[Any], replayed: Replayed, dtype: str) -> Sums:
-    """The sums of a candidate's array against what it should have been; what lies at padding counts as right."""
+def sums_of(candidate: NDArray[Any], replayed: Replayed, dtype: str, heads: int = 1) -> Sums:
+    """The sums of a candidate's array against what it should have been; what lies at padding counts as right.
+
+    `heads`: blocks of columns whose gain is judged alone, where the value has no axis for them.
+    """
     candidate = without(candidate, replayed.ignored, replayed.expected)
     if not np.issubdtype(replayed.expected.dtype, np.floating):
         return _discrete(candidate, replayed.expected)
@@ -179,7 +183,11 @@ def sums_of(candidate: NDArray[Any], replayed: Replayed, dtype: str) -> Sums:
         scale = _size(expected)
     scale = np.broadcast_to(scale, expected.shape) if scale.size > 1 else scale
     u = ROUNDOFF.get(dtype, ROUNDOFF["float32"])
-    return judge(np.asarray(candidate, np.float32), expected, replayed.twin, scale, u=u, exact=replayed.exact)
+    own = np.asarray(candidate, np.float32)
+    sums = judge(own, expected, replayed.twin, scale, u=u, exact=replayed.exact)
+    if heads > 1 and not replayed.exact and sums.gains.count == 1 and expected.shape[-1] % heads == 0:
+        sums = replace(sums, gains=head_gains(own, expected, replayed.twin, scale, heads, u))
+    return sums
 
 
 def _size(expected: NDArray[np.float64]) -> NDArray[np.float32]:
@@ -228,7 +236,8 @@ def _measure(
     reference: Trace, candidate: Trace, pair: Pair, replayed: Replayed, orders: dict[str, list[Sequential | None]]
 ) -> _Measured:
     array = pair.layout.apply(candidate.array(pair.candidate))
-    sums = sums_of(array, replayed, pair.candidate.dtype)
+    heads = heads_near(reference.graph, [(pair.reference.id, 0)], 1)
+    sums = sums_of(array, replayed, pair.candidate.dtype, heads)
     u = ROUNDOFF.get(pair.candidate.dtype, ROUNDOFF["float32"])
     op = reference.graph.ops[pair.reference.op]
     known = orders.setdefault(op.name, [])
@@ -253,20 +262,27 @@ def _judged(graph: Graph, measured: list[_Measured], pooled: Mapping[str, Pool])
                 yield judged
 
 
-def _in_order(m: _Measured) -> Sequential | None:
+def _in_order(sums: Sums, sequential: Sequential | None, order: float) -> Sequential | None:
     """The worst declared order, where the earlier ops of the region may have summed in it too: so much noisier."""
-    if m.order <= 1:
-        return m.sequential
-    own = m.sequential or Sequential(0.0, 0.0, 0.0)
+    if order <= 1:
+        return sequential
+    own = sequential or Sequential(0.0, 0.0, 0.0)
     return Sequential(
-        max(own.rms, m.order * m.sums.twin),
-        max(own.worst, m.order * m.sums.element_twin),
-        max(own.row, m.order * m.sums.rows.twin),
+        max(own.rms, order * sums.twin),
+        max(own.worst, order * sums.element_twin),
+        max(own.row, order * sums.rows.twin),
     )
 
 
+def limits_of(sums: Sums, replayed: Replayed, pool: Pool, dtype: str) -> Floor:
+    """The noise floor of one value that was replayed alone, over a region of any length."""
+    u = ROUNDOFF.get(dtype, ROUNDOFF["float32"])
+    sequential = None if replayed.exact else sequential_of(u, replayed)
+    return floor(sums, pool, _in_order(sums, sequential, replayed.order))
+
+
 def _judge(m: _Measured, pooled: Mapping[str, Pool], inherited: float) -> Judged:
-    floor_ = floor(m.sums, pooled.get(kind_of(m.op, m.length), Pool()), _in_order(m))
+    floor_ = floor(m.sums, pooled.get(kind_of(m.op, m.length), Pool()), _in_order(m.sums, m.sequential, m.order))
     # The floor is in units of u x condition; the twin links it to a relative error.
     relative = m.sums.twin_error * (floor_.whole / m.sums.twin) if m.sums.twin > 0 else ROUNDOFF["float32"]
     noise_floor = 0.0 if m.exact else relative

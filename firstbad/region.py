@@ -61,7 +61,7 @@ def replay_region(
     replayed = next(iter(sweep(part, executor, given_here, frozenset([region.value.id]), dtype=dtype)))
     if not edit.after and edit.output is None:
         return replayed
-    scale = replayed.scale
+    scale = replayed.scale if edit.scale is None else edit.scale.astype(np.float32).reshape(replayed.expected.shape)
     if scale is not None and edit.after:
         whole = np.broadcast_to(scale, replayed.expected.shape)
         scale = np.nan_to_num(np.abs(replace(edit, output=None).finish(whole)), nan=0.0, posinf=0.0).astype(np.float32)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -31,12 +31,20 @@ FAR = 0.05
 """Relative distance from the reference's own run from which a value may be another one: noise stays below."""
 
 
-def relabelled(alignment: Alignment, local: Local, reference: Trace, candidate: Trace) -> Alignment | None:
-    """The alignment with suspicious values put where their content belongs; None where none belongs elsewhere."""
+def relabelled(
+    alignment: Alignment, local: Local, reference: Trace, candidate: Trace, doubted: Container[int] = ()
+) -> Alignment | None:
+    """The alignment with suspicious values put where their content belongs; None where none belongs elsewhere.
+
+    `doubted`: reference ids that stay as they are.
+    """
     suspicious = {
         j.pair.reference.id: j.pair
         for j in local.values
-        if not j.cumulative <= FAR and not j.exact and math.prod(j.pair.reference.shape) >= SMALLEST
+        if not j.cumulative <= FAR
+        and not j.exact
+        and math.prod(j.pair.reference.shape) >= SMALLEST
+        and j.pair.reference.id not in doubted
     }
     moved = dict(_moved(alignment, suspicious, reference, candidate))
     if not moved:
@@ -104,6 +112,25 @@ def _read_later(value: Value, alignment: Alignment, graph: Graph) -> bool:
                     seen.add(written)
                     stack.append(written)
     return False
+
+
+def unproved(alignment: Alignment, local: Local, graph: Graph) -> set[int]:
+    """Moved values whose next readers are wrong all the same: nothing says that the engine reads them so."""
+    bad = {j.pair.reference.id for j in local.values if j.bad}
+    found = set()
+    for pair in alignment.pairs:
+        if pair.how != "relabelled":
+            continue
+        stack, seen = [pair.reference.id], {pair.reference.id}
+        while stack:
+            for op in graph.readers.get(stack.pop(), ()):
+                for written in graph.ops[op].writes:
+                    if written in bad:
+                        found.add(pair.reference.id)
+                    elif written not in seen and written not in alignment.by_reference:
+                        seen.add(written)
+                        stack.append(written)
+    return found
 
 
 def words(alignment: Alignment) -> list[str]:

@@ -33,12 +33,6 @@ WRONG: dict[str, tuple[str, Callable[[Arrays, Arrays], np.ndarray], str, dict[st
         "wrong_weight",
         {"weight": f"{V_}.bias", "read": f"{Q}.bias"},
     ),
-    "k has a bias": (
-        "layers.1.attn.k_proj",
-        lambda v, w: linear(v[X], w["layers.1.attn.k_proj.weight"], w[f"{V_}.bias"]),
-        "wrong_weight",
-        {"weight": "", "read": f"{V_}.bias"},
-    ),
     "weight of the other layer": (
         V_,
         lambda v, w: linear(v[X], w["layers.0.attn.v_proj.weight"], w[f"{V_}.bias"]),
