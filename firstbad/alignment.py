@@ -145,6 +145,7 @@ def align(
         if bears(v) and v.id not in pairs
     )
     left = [u.value for u in only_reference]
+    taken |= {p.candidate.id for p in pairs.values()}  # also those of which a part is paired
     only_candidate = tuple(
         Unmatched(v, parts.get(v.id) or _why_candidate_alone(reference, v), "" if v.id in parts else _closest(v, left))
         for v in theirs

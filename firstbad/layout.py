@@ -11,6 +11,7 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,12 +31,16 @@ MASKED = 1e30
 ROWS = 4096
 """Rows that are looked up one by one in another order, at most."""
 
+MOST_STARTS = 64
+"""Places in an axis where a part that is no equal share of it is looked for."""
+
 _MOST_AXES = 6
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Take `part`, reshape to `split`, permute by `axes`, put blocks into `order`, reshape to `shape`."""
+    """Reshape to `first`, take `part`, reshape to `split`, permute by `axes`, put blocks into `order`, reshape to
+    `shape`."""
 
     shape: tuple[int, ...]
     split: tuple[int, ...] = ()  # (): as it is
@@ -43,9 +48,12 @@ class Layout:
     part: tuple[int, int, int] = ()  # type: ignore[assignment]  # (axis, start, stop) of the candidate's array; (): all
     order: tuple[int, ...] = ()  # of equal blocks along axis `along` of the reference's shape
     along: int = 0
+    first: tuple[int, ...] = ()  # the shape in which a part is one, where that is not the candidate's own
 
     def apply(self, array: NDArray[Any]) -> NDArray[Any]:
         """The candidate's array in the reference's logical shape (a view where possible)."""
+        if self.first:
+            array = array.reshape(self.first)
         if self.part:
             axis, start, stop = self.part
             array = array[(slice(None),) * axis + (slice(start, stop),)]
@@ -70,7 +78,8 @@ class Layout:
         """For people: "axes permuted to (1, 0, 2)", or "" where nothing is changed."""
         said = []
         if self.part:
-            said.append(f"part {self.part[1]}:{self.part[2]} of axis {self.part[0]}")
+            of = f" of {list(self.first)}" if self.first else ""
+            said.append(f"part {self.part[1]}:{self.part[2]} of axis {self.part[0]}{of}")
         if self.axes and self.axes != tuple(range(len(self.axes))):
             said.append(f"axes {list(self.split)} permuted by {list(self.axes)}")
         if self.order:
@@ -111,23 +120,43 @@ def _plain(layout: Layout) -> Layout:
 
 
 def parts(mine: tuple[int, ...], theirs: tuple[int, ...]) -> Iterator[Layout]:
-    """Layouts that take a part of a larger array: one of several fused side by side, or what is not padding."""
-    short = units_dropped(mine)
-    other = theirs
-    if math.prod(other) <= math.prod(mine):
+    """Layouts that take a part of a larger array: what is not padding, one of several fused side by side, and then one
+    of several in turns (q, k and v of each head; gate and up of each channel)."""
+    short, size = units_dropped(mine), math.prod(mine)
+    if math.prod(theirs) <= size or 0 in mine:
         return
-    for axis, n in enumerate(other):
-        rest = math.prod(other) // n
-        if rest == 0 or math.prod(mine) % rest:
-            continue
-        wanted = math.prod(mine) // rest
-        if not 0 < wanted < n:
-            continue
-        starts = range(0, n - wanted + 1, wanted) if n % wanted == 0 else (0, n - wanted)
-        for start in starts:
-            taken = (*other[:axis], wanted, *other[axis + 1 :])
-            for layout in by_shape(short, taken):
-                yield replace(layout, shape=mine, part=(axis, start, start + wanted), split=layout.split)
+    for axis, n in enumerate(theirs):
+        yield from _parts(mine, short, theirs, axis, (), n)
+    for axis, n in enumerate(theirs):
+        for groups in (d for d in _divisors(n) if size % d == 0):
+            first = (*theirs[:axis], groups, n // groups, *theirs[axis + 1 :])
+            yield from _parts(mine, short, first, axis + 1, first, n // groups)
+
+
+def _parts(
+    mine: tuple[int, ...], short: tuple[int, ...], whole: tuple[int, ...], axis: int, first: tuple[int, ...], n: int
+) -> Iterator[Layout]:
+    """Parts along one axis of length `n`; `mine` and `short` are the same shape with and without axes of one."""
+    wanted, over = divmod(math.prod(mine), math.prod(whole) // n)
+    if over or not 0 < wanted < n:
+        return
+    taken = (*whole[:axis], wanted, *whole[axis + 1 :])
+    layouts = by_shape(short, taken)
+    for start in _starts(n, wanted) if layouts else ():
+        for layout in layouts:
+            yield replace(layout, shape=mine, part=(axis, start, start + wanted), first=first)
+
+
+@cache
+def _divisors(n: int) -> tuple[int, ...]:
+    return tuple(d for d in range(2, n // 2 + 1) if n % d == 0)
+
+
+def _starts(n: int, wanted: int) -> list[int]:
+    """Where a part may begin: after others of its size, before padding, after padding, or where sizes divide."""
+    step = math.gcd(n, wanted)
+    fine = range(0, n - wanted + 1, step) if (n - wanted) // step < MOST_STARTS else ()
+    return list(dict.fromkeys((*range(0, n - wanted + 1, wanted), n - wanted, *fine)))
 
 
 def distance(layout: Layout, array: NDArray[Any], reference: NDArray[Any], samples: int = SAMPLES) -> float:

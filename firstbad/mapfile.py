@@ -2,8 +2,9 @@
 
     {"map": 1, "pairs": [{"candidate": "blk.0.q", "reference": "model.encoder.layers.0.self_attn.q_proj"}, ...]}
 
-`step` (default: every step that has both), `split` and `axes` (the layout) may be given with a pair. Names may hold `*`
-on both sides, which stands for the same text. Leaves out how pairs are found.
+`step` (default: every step that has both) and the layout (`first`, `part`, `split`, `axes`, `order`, `along`: see
+layout.py) may be given with a pair. Names may hold `*` on both sides, which stands for the same text. Leaves out how
+pairs are found.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from firstbad.layout import Layout
 if TYPE_CHECKING:
     from firstbad.alignment import Alignment
 
-KEYS = {"candidate", "reference", "step", "how", "split", "axes", "part", "order", "along"}
+KEYS = {"candidate", "reference", "step", "how", "split", "axes", "part", "order", "along", "first"}
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ def _pairs_of(row: dict[str, Any], reference: Graph, candidate: Graph) -> Iterat
 
 
 def _layout(row: dict[str, Any], partner: Value) -> Layout | None:
-    given = {key: tuple(row[key]) for key in ("split", "axes", "part", "order") if row.get(key)}
+    given = {key: tuple(row[key]) for key in ("first", "split", "axes", "part", "order") if row.get(key)}
     return Layout(partner.shape, along=int(row.get("along", 0)), **given) if given else None
 
 
@@ -86,7 +87,7 @@ def load_map(path: Path) -> Mapped:
             f'`{path}` is no map: {{"map": 1, "pairs": [{{"candidate": ..., "reference": ...}}]}} is meant'
         )
     for n, row in enumerate(rows):
-        names = row.get("candidate"), row.get("reference") if isinstance(row, dict) else None
+        names = (row.get("candidate"), row.get("reference")) if isinstance(row, dict) else (None, None)
         if not all(isinstance(name, str) and name for name in names) or set(row) - KEYS:
             raise UsageError(f"pair {n} of the map `{path}` is not understood: known keys: {', '.join(sorted(KEYS))}")
     return Mapped(path, tuple(rows))
@@ -103,7 +104,7 @@ def save_map(alignment: Alignment, path: Path) -> None:
             "how": pair.how,
         }
         layout = pair.layout
-        row.update({k: list(v) for k in ("split", "axes", "part", "order") if (v := getattr(layout, k))})
+        row.update({k: list(v) for k in ("first", "split", "axes", "part", "order") if (v := getattr(layout, k))})
         if layout.order:
             row["along"] = layout.along
         rows.append(row)

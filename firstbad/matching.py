@@ -9,6 +9,7 @@ names: alignment.py.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -18,10 +19,10 @@ import numpy as np
 
 from firstbad.alignment import Arrays, How, Pair, bears, held
 from firstbad.graph import Graph, Value
-from firstbad.layout import NEAR, Layout, best, best_part, by_shape, distance
+from firstbad.layout import NEAR, Layout, best, best_part, by_shape, distance, parts
 from firstbad.noise import ROUNDOFF
 from firstbad.replay import Executor, moves_only
-from firstbad.sketch import Sketch, similar, sketch
+from firstbad.sketch import Sketch, contains, ordered, similar, sketch
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -31,6 +32,12 @@ PLACED = 40
 
 LAYOUTS, DEPTH = 6, 2
 """Layouts tried for a value that is wrong, and computed values looked at behind it."""
+
+FUSED = 16
+"""Times its size that a larger array may have in which a value is looked for: ten for the keys of grouped heads."""
+
+SORTED_BYTES = 1 << 28
+"""Of sorted arrays that are kept, to look for parts in."""
 
 CLOSE_RACE = 3.0
 """Between two contents that both fit, the nearer by this factor wins; else edges decide."""
@@ -55,6 +62,7 @@ class Matcher:
         self.pairs = pairs
         self.taken = taken
         self._sketches: dict[int, Sketch] = {}
+        self._sorted: dict[int, NDArray[np.float32]] = {}
         self._partner = {p.candidate.id: p.reference.id for p in pairs.values()}
         self._behind: dict[int, bool] = {}  # reference id → whether the candidate's value follows from what was guessed
         self._loose = False  # whether contents may differ by more than rounding
@@ -111,10 +119,9 @@ class Matcher:
         return True
 
     def _fit(self, value: Value, array: NDArray[Any], mine: Sketch, other: Value) -> tuple[Layout, float] | None:
-        size, theirs = math.prod(value.shape), math.prod(other.shape)
-        if theirs == size and similar(mine, self._sketch(other)):
+        if math.prod(value.shape) == math.prod(other.shape) and similar(mine, self._sketch(other)):
             return best(value.shape, self.candidate_array(other), array, near=self._near(other))
-        if theirs > size > 1 and len(other.shape) <= 4:
+        if _holds_parts(value, other) and contains(self._ordered(other), mine, self._near(other)):
             return best_part(value.shape, self.candidate_array(other), array, near=self._near(other))
         return None
 
@@ -122,6 +129,13 @@ class Matcher:
         if value.id not in self._sketches:
             self._sketches[value.id] = sketch(self.candidate_array(value))
         return self._sketches[value.id]
+
+    def _ordered(self, value: Value) -> NDArray[np.float32]:
+        if value.id not in self._sorted:
+            if sum(array.nbytes for array in self._sorted.values()) > SORTED_BYTES:
+                self._sorted.clear()
+            self._sorted[value.id] = ordered(self.candidate_array(value))
+        return self._sorted[value.id]
 
     def _pair(self, value: Value, other: Value, layout: Layout, how: How) -> None:
         self.pairs[value.id] = Pair(value, other, layout, how)
@@ -207,8 +221,9 @@ class Matcher:
             if found is not None:
                 self._pair(*self._latest(value, *found, executor), "placed")
                 return True
-            if options:
-                undecided.append((value, options))
+            whole = [other for other in options if by_shape(value.shape, other.shape)]
+            if whole:
+                undecided.append((value, whole))
         for value, options in undecided[:1]:  # what comes after it may be wrong only because of it
             other = self._at_its_place(value, options, alone=len(undecided) == 1)
             if other is not None:
@@ -233,14 +248,26 @@ class Matcher:
         return [
             other
             for other in self.leftovers
-            if other.step == value.step and _same_sort(value, other) and by_shape(value.shape, other.shape)
+            if other.step == value.step and _same_sort(value, other) and self._layouts(value, other)
         ]
+
+    def _layouts(self, value: Value, other: Value) -> list[Layout]:
+        """How the other may be read as the value: as a whole, else as a part of it."""
+        whole = by_shape(value.shape, other.shape)
+        if whole or not self._fusable(value) or not _holds_parts(value, other):
+            return whole[:LAYOUTS]
+        return list(itertools.islice(parts(value.shape, other.shape), 2 * LAYOUTS))
+
+    def _fusable(self, value: Value) -> bool:
+        """Layers that read the same are fused: linear ones and convolutions."""
+        kind = self.reference.ops[value.op].kind if value.op >= 0 else ""
+        return any(word in kind for word in ("linear", "mm", "conv"))
 
     def _followed(self, value: Value, options: list[Value], executor: Executor) -> tuple[Value, Layout] | None:
         """The option from which the reference's next ops make what the candidate has next."""
         for other in options:
             array = self.candidate_array(other)
-            for layout in by_shape(value.shape, other.shape)[:LAYOUTS]:
+            for layout in self._layouts(value, other):
                 known = {value.id: layout.apply(array)}
                 if any(self._holds(i, known, other, executor) for i in self._next(value)):
                     return other, layout
@@ -353,6 +380,12 @@ class Matcher:
     def _between(self, other: Value, before: Iterable[int], behind: Iterable[int]) -> bool:
         after_all = all(self.pairs[i].candidate.id < other.id for i in before)
         return after_all and all(other.id < self.pairs[i].candidate.id for i in behind)
+
+
+def _holds_parts(value: Value, other: Value) -> bool:
+    """Whether the other is so much larger that the value may be one of several fused in it, or what is not padding."""
+    size = math.prod(value.shape)
+    return 1 < size < math.prod(other.shape) <= FUSED * size and len(other.shape) <= 4
 
 
 def _boundary(graph: Graph, value: Value, stop: Callable[[int], bool]) -> set[int]:

@@ -53,6 +53,22 @@ def sketch(array: NDArray[Any]) -> Sketch:
     return Sketch(flat.size, chosen.astype(np.float64), rms, flat.size - n)
 
 
+def ordered(array: NDArray[Any]) -> NDArray[np.float32]:
+    """Its finite numbers, sorted: what `contains` looks into."""
+    flat = np.asarray(array, np.float32).reshape(-1)
+    return np.sort(flat[np.isfinite(flat) & (np.abs(flat) < _LARGE)])
+
+
+def contains(whole: NDArray[np.float32], part: Sketch, near: float) -> bool:
+    """Whether the sorted numbers hold all that a part's sketch shows, to within noise: its extremes are rare numbers,
+    so a whole that does not hold the part hardly ever holds them. `near`: the relative distance that is noise."""
+    if whole.size < part.size - part.apart:
+        return False
+    allowed = min(TOLERANCE, 4 * near) * (part.rms + np.abs(part.numbers))
+    at = np.searchsorted(whole, part.numbers - allowed)
+    return bool((whole[np.minimum(at, whole.size - 1)] <= part.numbers + allowed).all() and (at < whole.size).all())
+
+
 def similar(a: Sketch, b: Sketch) -> bool:
     """Whether two arrays may hold the same numbers in some order, to within noise."""
     if a.size != b.size or a.apart != b.apart or a.numbers.shape != b.numbers.shape:

@@ -184,6 +184,7 @@ def _run(trial: Trial) -> Tried:
     seconds["candidate"] = time.monotonic() - at
     with open_trace(candidate_path) as candidate:
         printed = str(candidate.outputs.get("printed", ""))
+        told = tuple(candidate.outputs.get("notes", ()))
         at = time.monotonic()
         reference_path, cached = _reference(room, prepared, weights, answer, options)
         seconds["reference"] = time.monotonic() - at
@@ -191,7 +192,7 @@ def _run(trial: Trial) -> Tried:
         comparison, sites, tie = _compared(trial, room, prepared, reference_path, candidate, answer)
     seconds["compare"] = time.monotonic() - at
     at = time.monotonic()
-    findings = [*_answered(trial, comparison, answer, tie)]
+    findings = [*_answered(trial, comparison, answer, tie), *(Finding("note", n, inputs=(trial.input,)) for n in told)]
     if trial.unprobed and answer.complete:
         findings += _unprobed(trial, prepared, options, printed)
         seconds["unprobed"] = time.monotonic() - at
@@ -307,7 +308,8 @@ def _answered(
 
 
 def _unprobed(trial: Trial, prepared: Prepared, options: CaptureOptions, printed: str) -> Iterator[Finding]:
-    """The engine once more without its probe: what it prints must be the same."""
+    """The engine once more without its probe: what it prints, or else its tokens, must be the same. ONNX Runtime runs
+    both ways in every step and says itself what differs; a dump has nothing to run."""
     kind, _, argument = trial.case.candidate.partition(":")
     bare = getattr(load("probes", kind), "bare", None)
     if bare is None:

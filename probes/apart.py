@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, cast
@@ -33,15 +34,38 @@ def inside() -> bool:
     return _INSIDE in os.environ
 
 
+def words(tokens: Sequence[int]) -> str:
+    """An answer as it is compared with that of a run that nobody looks at."""
+    return " ".join(str(token) for token in tokens)
+
+
 def capture_apart(kind: str, argument: str, prepared: Prepared, trace: Path, options: CaptureOptions) -> RunOutput:
     """`probes/KIND.py`'s capture, run by a child."""
     trace.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".apart-", dir=trace.parent) as scratch:
+    said, death = _ask(kind, argument, prepared, options, trace.parent, str(trace.resolve()))
+    if death:
+        return _dead(trace, death)
+    return RunOutput(tuple(said["tokens"]), said["text"], said["complete"], said["death"], said["seconds"])
+
+
+def bare_apart(kind: str, argument: str, prepared: Prepared, options: CaptureOptions, folder: Path) -> str:
+    """`probes/KIND.py`'s bare run, by a child."""
+    said, death = _ask(kind, argument, prepared, options, folder, "")
+    if death:
+        raise CompareError(f"the candidate without its probe: {death}")
+    return str(said["printed"])
+
+
+def _ask(
+    kind: str, argument: str, prepared: Prepared, options: CaptureOptions, place: Path, trace: str
+) -> tuple[dict[str, Any], str]:
+    """(what the child says, "") or ({}, how it died); with no trace it runs unseen."""
+    with tempfile.TemporaryDirectory(prefix=".apart-", dir=place) as scratch:
         folder = Path(scratch)
         order = {
             "kind": kind,
             "argument": argument,
-            "trace": str(trace.resolve()),
+            "trace": trace,
             "spec": {**asdict(prepared.spec), **dict.fromkeys(("audio", "image", "inputs"))},
             "options": asdict(options),
         }
@@ -58,14 +82,14 @@ def capture_apart(kind: str, argument: str, prepared: Prepared, trace: Path, opt
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            return _dead(trace, f"silent for {options.timeout:g} s: it was killed")
+            return {}, f"silent for {options.timeout:g} s: it was killed"
         answer = folder / "answer.json"
         if not answer.is_file():
-            return _dead(trace, _death(done))
+            return {}, _death(done)
         said: dict[str, Any] = json.loads(answer.read_text("utf-8"))
     if said.get("error"):
         raise (UsageError if said["usage"] else CompareError)(said["error"])
-    return RunOutput(tuple(said["tokens"]), said["text"], said["complete"], said["death"], said["seconds"])
+    return said, ""
 
 
 def _death(done: subprocess.CompletedProcess[str]) -> str:
@@ -97,14 +121,18 @@ def main(folder: Path) -> None:
         given = _plain(order["options"])
         given["kernels"] = tuple(Path(k) for k in given["kernels"])
         adapter = load("probes", order["kind"])
-        output: RunOutput = adapter.capture(order["argument"], prepared, Path(order["trace"]), CaptureOptions(**given))
-        answer = {
-            "tokens": [int(t) for t in output.tokens],
-            "text": output.text,
-            "complete": output.complete,
-            "death": output.death,
-            "seconds": dict(output.seconds),
-        }
+        options = CaptureOptions(**given)
+        if order["trace"]:
+            output: RunOutput = adapter.capture(order["argument"], prepared, Path(order["trace"]), options)
+            answer = {
+                "tokens": [int(t) for t in output.tokens],
+                "text": output.text,
+                "complete": output.complete,
+                "death": output.death,
+                "seconds": dict(output.seconds),
+            }
+        else:
+            answer = {"printed": adapter.bare(order["argument"], prepared, options, folder)}
     except FirstbadError as error:
         answer = {"error": str(error), "usage": isinstance(error, UsageError)}
     (folder / "answer.json").write_text(json.dumps(answer), "utf-8")

@@ -21,7 +21,7 @@ from firstbad.session import meta_of
 from firstbad.tapping import listening
 from firstbad.trace import TraceWriter
 
-from .apart import capture_apart, inside
+from .apart import bare_apart, capture_apart, inside, words
 from .user import user_file, user_function
 
 
@@ -44,7 +44,7 @@ def capture(argument: str, prepared: Prepared, trace_path: Path, options: Captur
     if not inside():
         return capture_apart("py", argument, prepared, trace_path, options)
     function = user_function(argument)
-    given = Given(prepared.inputs, prepared.weights, prepared.config, prepared.prompt, options.max_tokens)
+    given = _given(prepared, options)
     first = "encode" if "input_features" in prepared.inputs else prepared.first_step
     meta = {**meta_of(prepared), "candidate": f"py:{argument}"}
     death = ""
@@ -60,6 +60,18 @@ def capture(argument: str, prepared: Prepared, trace_path: Path, options: Captur
                 death = f"{type(error).__name__}: {line}"
         tokens = tuple(int(t) for t in chosen) if chosen is not None else ()
         text = prepared.text(tokens) if tokens else ""
-        writer.outputs({"tokens": list(tokens), "text": text} if chosen is not None else {})
+        writer.outputs({"tokens": list(tokens), "text": text, "printed": words(tokens)} if chosen is not None else {})
         writer.close(complete=not death, death=death)
     return RunOutput(tokens, text, not death, death)
+
+
+def bare(argument: str, prepared: Prepared, options: CaptureOptions, folder: Path) -> str:
+    """The tokens that the function chooses when nobody listens, in words."""
+    if not inside():
+        return bare_apart("py", argument, prepared, options, folder)
+    chosen: Any = user_function(argument)(_given(prepared, options))
+    return words(tuple(int(t) for t in chosen) if chosen is not None else ())
+
+
+def _given(prepared: Prepared, options: CaptureOptions) -> Given:
+    return Given(prepared.inputs, prepared.weights, prepared.config, prepared.prompt, options.max_tokens)

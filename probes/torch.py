@@ -24,8 +24,8 @@ from firstbad.run import CaptureOptions, Prepared, RunOutput
 from firstbad.session import meta_of, room_of
 from firstbad.trace import TraceWriter
 
-from .apart import capture_apart, inside
-from .boundaries import Boundaries, compile_blocks
+from .apart import bare_apart, capture_apart, inside, words
+from .boundaries import Boundaries, Unseen, compile_blocks
 from .user import user_file, user_function
 
 KEYS = ("device", "dtype", "attn", "compile")
@@ -84,9 +84,19 @@ def capture(argument: str, prepared: Prepared, trace_path: Path, options: Captur
         except Exception as error:  # whatever a user's module or a backend may raise
             line = str(error).strip().partition("\n")[0]
             output = RunOutput((), "", complete=False, death=f"{type(error).__name__}: {line}")
-        writer.outputs({"tokens": list(output.tokens), "text": output.text})
+        writer.outputs({"tokens": list(output.tokens), "text": output.text, "printed": words(output.tokens)})
         writer.close(complete=output.complete, death=output.death)
     return output
+
+
+def bare(argument: str, prepared: Prepared, options: CaptureOptions, folder: Path) -> str:
+    """The tokens of the same run with no recorder, in words."""
+    wishes = parse(argument)
+    if wishes.factory and not inside():
+        return bare_apart("torch", argument, prepared, options, folder)
+    other = replace(prepared, model_object=variant(prepared.model_object, wishes))
+    room = room_of(prepared.spec.model)
+    return words(room.capture(other, None, tokens=None, options=options, recording=Unseen).tokens)
 
 
 def variant(model: Any, wishes: Wishes) -> Any:

@@ -79,6 +79,20 @@ def test_tap_is_free_when_nobody_listens() -> None:
     assert seconds < 2e-6
 
 
+def test_another_answer_when_somebody_listens_is_seen(
+    prepared: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the gate compares: the answer of the recorded run, and that of a run with no listener."""
+    shy = "import firstbad.tapping as t\ndef shy(given): return [7, 8 if t._listener else 9]\n"
+    (tmp_path / "shy.py").write_text(shy)
+    monkeypatch.setenv("FIRSTBAD_APART", "1")  # as in the child
+    argument = f"{tmp_path / 'shy.py'}:shy"
+    py.capture(argument, prepared, tmp_path / "t.h5", OPTIONS)
+    with open_trace(tmp_path / "t.h5") as trace:
+        assert trace.outputs["printed"] == "7 8"
+    assert py.bare(argument, prepared, OPTIONS, tmp_path) == "7 9"
+
+
 def test_taps_of_one_name_are_counted_and_edges_kept(tmp_path: Path) -> None:
     with TraceWriter(tmp_path / "t.h5", role="candidate", engine="py") as writer, listening(writer, "encode"):
         firstbad.tap("a", np.ones(3, np.float32))

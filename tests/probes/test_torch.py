@@ -143,6 +143,13 @@ def test_an_exception_of_the_file_is_the_candidates_death(prepared: Prepared, tm
         assert trace.graph.by_key["encode", "model.encoder.layer_norm"]
 
 
+def test_the_run_that_nobody_looks_at_gives_the_same_tokens(prepared: Prepared, tmp_path: Path) -> None:
+    probe.capture("dtype=bfloat16", prepared, tmp_path / "t.h5", OPTIONS)
+    with open_trace(tmp_path / "t.h5") as trace:
+        assert trace.outputs["printed"]
+        assert probe.bare("dtype=bfloat16", prepared, OPTIONS, tmp_path) == trace.outputs["printed"]
+
+
 def test_a_crash_of_the_file_is_the_candidates_death(prepared: Prepared, tmp_path: Path) -> None:
     (tmp_path / "crashes.py").write_text(
         "import os, signal\n"
