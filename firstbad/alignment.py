@@ -12,7 +12,7 @@ import difflib
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -104,7 +104,7 @@ def align(
     taken: set[int] = set()
 
     def take(value: Value, partner: Value, how: How, layout: Layout | None = None) -> None:
-        layout = layout or _layout(value, partner, reference_array, candidate_array)
+        layout = layout or _layout(value, partner, reference_array, candidate_array, _stated(candidate, partner))
         if layout is None:
             refused[value.id] = f"the candidate's shape {list(partner.shape)} against {list(value.shape)}"
         elif not held(partner):
@@ -139,8 +139,9 @@ def align(
         matcher.by_content()
         if executor is not None:
             matcher.by_prediction(executor)
+    leftovers = matcher.leftovers
     only_reference = tuple(
-        Unmatched(v, refused.get(v.id) or _why_alone(reference, v), _closest(v, matcher.leftovers))
+        Unmatched(v, refused.get(v.id) or _why_alone(reference, v), _closest(v, leftovers))
         for v in reference.values
         if bears(v) and v.id not in pairs
     )
@@ -180,7 +181,7 @@ def part_of(candidate: Graph, value: Value) -> str:
     """Why a value has no partner of its own, where its engine says so: it is a step on the way to another one."""
     op = candidate.ops[value.op] if value.op >= 0 else None
     whole = op.attrs.get("part_of", "") if op is not None else ""
-    return f"a part of {whole}" if whole else ""
+    return f"a part of {whole}" if whole else str(op.attrs.get("alone", "")) if op is not None else ""
 
 
 def _meant(names: Names, partner: Value, pairs: Mapping[int, Pair], refused: Mapping[int, str]) -> Value | None:
@@ -192,6 +193,12 @@ def _meant(names: Names, partner: Value, pairs: Mapping[int, Pair], refused: Map
         if by_shape(value.shape, partner.shape) and _same_sort(value, partner):
             return value
     return None
+
+
+def _by_halves(size: int, K: int) -> tuple[int, ...]:
+    """Within each head of K, place j + K/2 k holds what stands at 2 j + k."""
+    half = K // 2
+    return tuple(start + 2 * j + k for start in range(0, size, K) for k in range(2) for j in range(half))
 
 
 def _same_sort(value: Value, partner: Value) -> bool:
@@ -224,9 +231,31 @@ def _closest(value: Value, left: Sequence[Value]) -> str:
     return close[0] if close else ""
 
 
-def _layout(value: Value, partner: Value, reference_array: Arrays, candidate_array: Arrays) -> Layout | None:
-    """The layout that the shapes allow; contents decide between several."""
-    options = by_shape(value.shape, partner.shape)
+def _stated(candidate: Graph, partner: Value) -> Mapping[str, Any]:
+    """What the probe read off the engine's graph about the value's layout, see `_layout`."""
+    op = candidate.ops[partner.op] if partner.op >= 0 else None
+    said = op.attrs.get("layout") if op is not None else None
+    return said if isinstance(said, Mapping) else {}
+
+
+def _layout(
+    value: Value, partner: Value, reference_array: Arrays, candidate_array: Arrays, stated: Mapping[str, Any]
+) -> Layout | None:
+    """The layout that the shapes allow; contents decide between several.
+
+    Stated may be `part` (of the last axis, from 0 on), `rows` (of the last axis but one, the only ones) and `pairs`:
+    the last axis is of heads so long, each in the order of rotary positions of adjacent pairs.
+    """
+    theirs = partner.shape
+    if stated.get("rows") and len(value.shape) > 1:
+        layout = Layout(value.shape, rows=tuple(stated["rows"]))
+        return layout if math.prod(theirs) * value.shape[-2] == math.prod(value.shape) * len(layout.rows) else None
+    part = (len(theirs) - 1, 0, int(stated["part"])) if stated.get("part") else ()
+    options = by_shape(value.shape, (*theirs[:-1], part[2]) if part else theirs)
+    options = [replace(layout, part=part) for layout in options] if part else options
+    if stated.get("pairs"):
+        order = _by_halves(value.shape[-1], int(stated["pairs"]))
+        options = [replace(layout, order=order, along=len(value.shape) - 1) for layout in options]
     if len(options) <= 1 or not held(value) or not held(partner):
         return options[0] if options else None
     wanted, array = reference_array(value), candidate_array(partner)

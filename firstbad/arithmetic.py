@@ -61,6 +61,20 @@ def q8_0(x: NDArray[np.float32]) -> NDArray[np.float32]:
     return np.asarray(steps * scale, np.float32).reshape(x.shape)
 
 
+def q8_1_sums(x: NDArray[Any]) -> NDArray[np.float32]:
+    """What q8_1 keeps of each block's sum, [..., blocks]: the scale in float32 times the sum of steps, as a float16.
+
+    Weights with a minimum multiply it by that sum.
+    """
+    blocks = np.asarray(x, np.float32).reshape(*x.shape[:-1], -1, 32)
+    most = np.abs(blocks).max(-1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        inverse = np.where(most > 0, np.float32(127) / most, 0).astype(np.float32)
+    steps = np.rint(blocks * inverse[..., None]).sum(-1)
+    scale = (most / np.float32(127)).astype(np.float32)
+    return np.asarray((scale * steps).astype(np.float16), np.float32)
+
+
 def q8_k(x: NDArray[np.float32]) -> NDArray[np.float32]:
     """ggml's activations beside k-quants: blocks of 256, a float32 scale by the number of the largest size."""
     blocks = _blocks(np.asarray(x, np.float32), 256)
@@ -88,7 +102,8 @@ def as_recorded(executor: Executor, candidate: Graph) -> Executor:
     """The executor itself where nothing was recorded."""
     plan = _plan(candidate)
     halves = frozenset((op.step, op.name) for op in candidate.ops if op.attrs.get("accumulates") == "float16")
-    return _Recorded(executor, plan, halves) if plan or halves else executor
+    angles = {op.step: float(op.attrs["base"]) for op in candidate.ops if "base" in op.attrs}
+    return _Recorded(executor, plan, halves, angles) if plan or halves or angles else executor
 
 
 def _plan(candidate: Graph) -> Mapping[tuple[str, str], tuple[Rounding | None, ...]]:
@@ -116,10 +131,12 @@ class _Recorded:
         executor: Executor,
         plan: Mapping[tuple[str, str], tuple[Rounding | None, ...]],
         halves: frozenset[tuple[str, str]],
+        angles: Mapping[str, float],
     ) -> None:
         self._executor = executor
         self._plan = plan
         self._halves = halves
+        self._angles = angles
 
     @property
     def plain(self) -> Executor:
@@ -133,7 +150,16 @@ class _Recorded:
             shares, v = (rounded_inputs.get(read.value) for read in op.reads)
             if shares is not None and v is not None:  # the noise of a sum that is rounded to float16 after each term
                 return [weighted_sum(shares, v)]
-        return self._executor.run(op, rounded_inputs, dtype)
+        turned = self._turned(op, inputs)
+        if turned is not None:
+            return [turned.astype(dtype if dtype == "float64" else np.float32)]
+        minima = self._minima(op)
+        if minima is None:
+            return self._executor.run(op, rounded_inputs, dtype)
+        shifted, sums = self._in_two(op, minima, inputs, rounded_inputs)
+        products = self._executor.run(op, shifted, dtype)[0]
+        other = np.matmul(sums.astype(products.dtype), minima[1].T.astype(products.dtype))
+        return [np.asarray(products + other, products.dtype)]
 
     def scale(self, op: Op, inputs: Mapping[int, NDArray[Any]], output: NDArray[Any]) -> NDArray[Any] | None:
         return self._executor.scale(op, inputs, output)
@@ -141,13 +167,75 @@ class _Recorded:
     def sequential(
         self, op: Op, inputs: Mapping[int, NDArray[Any]], samples: int, seed: int
     ) -> tuple[NDArray[Any], NDArray[Any]] | None:
-        return self._executor.sequential(op, self._rounded(op, inputs), samples, seed)
+        minima, own = self._minima(op), self._rounded(op, inputs)
+        if minima is None:
+            return self._executor.sequential(op, own, samples, seed)
+        shifted, sums = self._in_two(op, minima, inputs, own)
+        sampled = self._executor.sequential(op, shifted, samples, seed)
+        if sampled is None:
+            return None
+        other = np.matmul(sums, minima[1].T).reshape(-1)
+        return sampled[0], np.asarray(sampled[1] + other[sampled[0]], np.float32)
 
     def weight(self, name: str) -> NDArray[Any]:
         return self._executor.weight(name)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._executor, name)  # what an executor may have beyond the protocol
+
+    def _minima(self, op: Op) -> tuple[int, NDArray[np.float32]] | None:
+        """(id of the weight, its blocks' minima) of a product that is taken in two, the minima by themselves."""
+        plan = self._plan.get((op.step, op.name))
+        if not plan or plan[0] is None or plan[0].type != "q8_1" or not op.kind.startswith("aten.linear"):
+            return None
+        held: Mapping[str, NDArray[Any]] = getattr(self._executor, "minima", {})
+        known = ((int(i), held[name]) for i, name in op.attrs.get("weights", {}).items() if name in held)
+        return next(known, None)
+
+    def _in_two(
+        self,
+        op: Op,
+        minima: tuple[int, NDArray[np.float32]],
+        inputs: Mapping[int, NDArray[Any]],
+        own: Mapping[int, NDArray[Any]],
+    ) -> tuple[Mapping[int, NDArray[Any]], NDArray[np.float32]]:
+        """(inputs with the weights above their blocks' minima, the sums of blocks that the minima are multiplied by).
+
+        Both products can be far larger than what they add up to, so this is where the noise of such a kernel is.
+        """
+        at, smallest = minima
+        weight = inputs.get(at)
+        if weight is None:
+            weight = self._executor.weight(op.attrs["weights"][str(at)])
+        size = weight.shape[-1] // smallest.shape[-1]
+        above = np.asarray(weight, np.float32) - np.repeat(smallest, size, axis=-1)
+        return {**own, at: above}, q8_1_sums(inputs[op.reads[0].value])
+
+    def _turned(self, op: Op, inputs: Mapping[int, NDArray[Any]]) -> NDArray[np.float32] | None:
+        """Angles of rotary positions, position x base^(-2 i / K), as ggml takes them: each is the one before times a
+        factor, in float32. Only where these are the model's to within that rounding: another base is not modelled."""
+        base = self._angles.get(op.step)
+        names = [str(name) for name in op.attrs.get("weights", {}).values()]
+        if (
+            base is None
+            or base <= 0
+            or not op.kind.startswith("aten.mul.")
+            or [n.rpartition(".")[2] for n in names] != ["inv_freq"]
+        ):
+            return None
+        held = next((x for i in op.attrs["weights"] if (x := inputs.get(int(i))) is not None), None)
+        own = np.asarray(self._executor.weight(names[0]) if held is None else held, np.float32)
+        factor = np.float32(float(base) ** (-1.0 / own.size))
+        read = (inputs.get(r.value) for r in op.reads if str(r.value) not in op.attrs["weights"])
+        positions = next((np.asarray(x, np.float32) for x in read if x is not None), None)
+        if positions is None:
+            return None
+        angles, unit = [positions], [np.float32(1)]
+        for _ in range(own.size - 1):
+            angles.append(angles[-1] * factor)
+            unit.append(np.float32(unit[-1] * factor))
+        near = np.abs(np.asarray(unit, np.float64) - own) <= 2.0**-23 * (1 + np.arange(own.size)) * own
+        return np.concatenate(angles, axis=-1) if near.all() else None
 
     def _rounded(self, op: Op, inputs: Mapping[int, NDArray[Any]]) -> Mapping[int, NDArray[Any]]:
         plan = self._plan.get((op.step, op.name))

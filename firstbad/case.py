@@ -21,8 +21,9 @@ from firstbad.errors import CompareError
 from firstbad.graph import Op, Value
 from firstbad.heads import heads_near
 from firstbad.judge import MASKED
-from firstbad.local import Judged, sequential_of
+from firstbad.local import Judged, as_computed, sequential_of
 from firstbad.noise import FACTOR, QUARTER, ROUNDOFF, Pool, Sequential
+from firstbad.padding import without
 from firstbad.region import Given, Region, region_of, replay_region, run_region
 from firstbad.replay import Executor, Replayed, moves_only
 from firstbad.signature import Signature
@@ -94,7 +95,8 @@ class Case:
     @cached_property
     def _own(self) -> NDArray[Any]:
         pair = self.judged.pair
-        return pair.layout.apply(self.candidate.array(pair.candidate))
+        array = pair.layout.apply(self.candidate.array(pair.candidate))
+        return without(array, pair.layout.missing, self.expected)
 
     @cached_property
     def ops(self) -> tuple[Op, ...]:
@@ -122,7 +124,8 @@ class Case:
         return self.replayed.expected
 
     def replay(self, edit: Edit) -> Replayed:
-        return replay_region(self.reference.graph, self.region, self.executor, self.given, self._joined(edit))
+        replayed = replay_region(self.reference.graph, self.region, self.executor, self.given, self._joined(edit))
+        return as_computed(replayed, self.judged.pair.layout)
 
     def _joined(self, edit: Edit) -> Edit:
         joined = edit if self.base is NOTHING else self.base if edit is NOTHING else self.base.then(edit)

@@ -38,6 +38,8 @@ def _wrong_weight(op: str, d: Detail) -> str:
     if d.get("terms"):
         how = f"counts {_number(d['number'])} times" if d["number"] else "are zero"
         return f"terms {d['terms']} of {d['terms_of']} of {d['weight']} {how}{_where(d)}"
+    if "how" in d:
+        return f"{d['weight']} holds other numbers than the model's" + (f": {d['how']}" if d["how"] else "")
     if not d.get("weight"):
         return f"{short(op)} adds {d['read']} where the model has no bias"
     if d.get("slot") == "weight and bias":

@@ -125,7 +125,7 @@ def compare(
     if refused:
         executor = undeclared
         local = replayed(alignment)
-    again = relabelled(alignment, local, reference, candidate)
+    again = relabelled(alignment, local, reference, candidate) if _blamed(local) else None
     if again is not None:
         other = replayed(again)
         doubted = unproved(again, other, reference.graph)

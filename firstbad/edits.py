@@ -19,18 +19,20 @@ from firstbad.edits_padding import as_read, padding
 from firstbad.edits_partial import copies, described, unwritten, unwritten_stretch
 from firstbad.edits_pointwise import functions, grids, pieces, shares
 from firstbad.edits_precision import read, saturated, stored
+from firstbad.edits_rotary import rotary
 from firstbad.edits_rows import choices, neighbours, operands, partners
 from firstbad.edits_rows import statistics as other_rows
 from firstbad.edits_structure import doubled, left_out, put_in, sums, swapped
 from firstbad.edits_table import tables
 from firstbad.edits_terms import terms
 from firstbad.edits_variant import activations, convolutions, softmaxes
-from firstbad.edits_weights import bias, other_weights
+from firstbad.edits_weights import bias, held, other_weights
 from firstbad.wiring import as_seen, earlier, overwritten, rewired
 
 EDITS: Edits = (
     overwritten,
     as_seen,
+    held,
     in_place,
     hashed,
     tables,
@@ -41,6 +43,7 @@ EDITS: Edits = (
     sums,
     bias,
     activations,
+    rotary,
     call_numbers,
     norms,
     softmaxes,

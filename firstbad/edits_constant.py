@@ -46,7 +46,7 @@ def call_numbers(case: Case) -> Iterator[Edit]:
         for where, number in [*enumerate(args), *kwargs.items()]:
             usual = isinstance(number, float) or (where == "alpha" and isinstance(number, int))
             if usual and not isinstance(number, bool) and math.isfinite(number):
-                yield from _solved(case, _in_call(case, op, args, kwargs, where), float(number))
+                yield from solved(case, _in_call(case, op, args, kwargs, where), float(number))
 
 
 def _in_call(case: Case, op: Op, args: list[Any], kwargs: Mapping[str, Any], where: int | str) -> Make:
@@ -90,7 +90,7 @@ def input_factors(case: Case) -> Iterator[Edit]:
                 cost=FITTED,
             )
 
-        yield from _solved(case, make, 1.0)
+        yield from solved(case, make, 1.0)
 
 
 def output_factors(case: Case) -> Iterator[Edit]:
@@ -134,7 +134,7 @@ def caps(case: Case) -> Iterator[Edit]:
         after = (capped,)
         return Edit("extra_op", {"op": "soft cap", "number": number}, after=after, computes=True, cost=FITTED)
 
-    yield from _solved(case, make, 1.1 * size)
+    yield from solved(case, make, 1.1 * size)
 
 
 def _boxes(case: Case) -> list[tuple[dict[str, Any], tuple[Any, ...]]]:
@@ -172,7 +172,7 @@ def _plus(number: float, part: tuple[Any, ...], folded: tuple[int, int, int]) ->
     return after
 
 
-def _solved(case: Case, make: Make, start: float) -> Iterator[Edit]:
+def solved(case: Case, make: Make, start: float) -> Iterator[Edit]:
     """The edit with the number that fits best, if any fits."""
     own = np.asarray(case.own(), np.float64).reshape(-1)[case.sample]
 

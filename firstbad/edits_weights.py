@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from firstbad.case import Case
-from firstbad.edit import Edit, call, value
+from firstbad.edit import SIMPLE, Edit, call, value
 from firstbad.graph import Op, Value
 
 if TYPE_CHECKING:
@@ -22,6 +22,17 @@ if TYPE_CHECKING:
 
 NEAR = 0.15
 """Distance, relative to the difference, at which one vector counts as another: only a gate before the replay."""
+
+
+def held(case: Case) -> Iterator[Edit]:
+    """The numbers that the candidate holds for a weight, where its trace has them: they are not the model's."""
+    for own in _weights(case):
+        other = case.candidate.graph.by_key.get(("weights", own.name))
+        if other is not None and other.dataset and other.hash != own.hash:
+            array = np.asarray(case.candidate.array(other), np.float32)
+            if array.size == np.prod(own.shape):
+                detail = _detail(own, how=case.candidate.outputs.get("weights", {}).get(own.name, ""))
+                yield Edit("wrong_weight", detail, {own.id: array.reshape(own.shape)}, cost=SIMPLE)
 
 
 def other_weights(case: Case) -> Iterator[Edit]:

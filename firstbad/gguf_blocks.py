@@ -163,6 +163,14 @@ def numbers(name: str, raw: NDArray[Any]) -> NDArray[np.float32]:
     return made
 
 
+def smallest(name: str, raw: NDArray[Any]) -> NDArray[np.float32] | None:
+    """The number that each block adds to all of its own, [blocks]; None: the format has none beside q8_1."""
+    if name not in ("Q4_1", "Q5_1"):
+        return None
+    blocks = np.asarray(raw).reshape(-1).view(np.uint8).reshape(-1, block_bytes(name))
+    return np.ascontiguousarray(blocks[:, 2:4]).view(np.float16).reshape(-1).astype(np.float32)
+
+
 def draw(name: str, raw: NDArray[Any]) -> Iterator[str]:
     """One block, a line a field: its bytes as bits (the first eight), and the numbers at the end."""
     size, fields = fields_of(name)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import mmap
+import re
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -22,6 +23,25 @@ from firstbad.gguf_blocks import FORMATS, block_bytes, draw, numbers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+
+NAMES = {
+    "token_embd": "model.embed_tokens",
+    "output_norm": "model.norm",
+    "output": "lm_head",
+    "attn_norm": "input_layernorm",
+    "ffn_norm": "post_attention_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+"""The file's words → transformers'."""
 
 
 @dataclass(frozen=True)
@@ -147,6 +167,16 @@ class _Cursor:
         if of in _WORDS:
             return list(self.take(f"<{count}{_WORDS[of][1]}"))
         return [self.value(of) for _ in range(count)]
+
+
+def name_of(tensor: str) -> str:
+    """ "blk.0.attn_q.weight" → "model.layers.0.self_attn.q_proj.weight"; "": not known."""
+    layer = re.match(r"blk\.(\d+)\.", tensor)
+    word, _, kind = tensor[layer.end() if layer else 0 :].rpartition(".")
+    known = NAMES.get(word)
+    if known is None:
+        return ""
+    return f"model.layers.{layer[1]}.{known}.{kind}" if layer else f"{known}.{kind}"
 
 
 def lines(path: Path, name: str, blocks: int) -> Iterator[str]:

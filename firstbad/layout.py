@@ -40,7 +40,10 @@ _MOST_AXES = 6
 @dataclass(frozen=True)
 class Layout:
     """Reshape to `first`, take `part`, reshape to `split`, permute by `axes`, put blocks into `order`, reshape to
-    `shape`."""
+    `shape`.
+
+    `rows`: the engine computed only these of the last axis but one; the others are zeros here, and not judged.
+    """
 
     shape: tuple[int, ...]
     split: tuple[int, ...] = ()  # (): as it is
@@ -49,6 +52,7 @@ class Layout:
     order: tuple[int, ...] = ()  # of equal blocks along axis `along` of the reference's shape
     along: int = 0
     first: tuple[int, ...] = ()  # the shape in which a part is one, where that is not the candidate's own
+    rows: tuple[int, ...] = ()  # (): all
 
     def apply(self, array: NDArray[Any]) -> NDArray[Any]:
         """The candidate's array in the reference's logical shape (a view where possible)."""
@@ -61,6 +65,10 @@ class Layout:
             array = array.reshape(self.split)
         if self.axes:
             array = array.transpose(self.axes)
+        if self.rows:
+            whole = np.zeros(self.shape, array.dtype)
+            whole[..., self.rows, :] = array.reshape(*self.shape[:-2], len(self.rows), self.shape[-1])
+            array = whole
         array = array.reshape(self.shape)
         return _in_order(array, self.along, self.order) if self.order else array
 
@@ -68,10 +76,19 @@ class Layout:
         """The reference's array in the candidate's order, flat; of a part, that part only."""
         if self.order:
             array = _in_order(array, self.along, tuple(int(i) for i in np.argsort(self.order)))
+        if self.rows:
+            array = array[..., self.rows, :]
         if not self.axes:
             return array.reshape(-1)
         inner = tuple(self.split[a] for a in self.axes)
         return array.reshape(inner).transpose(np.argsort(self.axes)).reshape(-1)
+
+    @property
+    def missing(self) -> NDArray[np.bool_] | None:
+        """Rows that the engine did not compute, broadcastable to the reference's shape; None: it has all."""
+        if not self.rows:
+            return None
+        return ~np.isin(np.arange(self.shape[-2]), self.rows)[:, None]
 
     @property
     def words(self) -> str:
@@ -84,6 +101,8 @@ class Layout:
             said.append(f"axes {list(self.split)} permuted by {list(self.axes)}")
         if self.order:
             said.append(f"{len(self.order)} blocks of axis {self.along} in another order")
+        if self.rows:
+            said.append(f"{len(self.rows)} of {self.shape[-2]} rows")
         return ", ".join(said)
 
 

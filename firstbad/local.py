@@ -17,6 +17,7 @@ from firstbad.alignment import Alignment, Pair
 from firstbad.graph import Graph, Op, Value
 from firstbad.heads import heads_near
 from firstbad.judge import Sums, distance, head_gains, judge
+from firstbad.layout import Layout
 from firstbad.noise import FACTOR, ROUNDOFF, Excess, Floor, Pool, Sequential, excesses, floor, pools
 from firstbad.padding import without
 from firstbad.replay import MASKED, Executor, Replayed, sweep
@@ -190,6 +191,14 @@ def sums_of(candidate: NDArray[Any], replayed: Replayed, dtype: str, heads: int 
     return sums
 
 
+def as_computed(replayed: Replayed, layout: Layout) -> Replayed:
+    """What the engine did not compute is not judged."""
+    missing = layout.missing
+    if missing is None:
+        return replayed
+    return replace(replayed, ignored=missing if replayed.ignored is None else replayed.ignored | missing)
+
+
 def _size(expected: NDArray[np.float64]) -> NDArray[np.float32]:
     """The scale where no condition is known: the element's own size and the root mean square of the value."""
     number = np.abs(expected) < MASKED  # a NaN is none
@@ -236,6 +245,7 @@ def _measure(
     reference: Trace, candidate: Trace, pair: Pair, replayed: Replayed, orders: dict[str, list[Sequential | None]]
 ) -> _Measured:
     array = pair.layout.apply(candidate.array(pair.candidate))
+    replayed = as_computed(replayed, pair.layout)
     heads = heads_near(reference.graph, [(pair.reference.id, 0)], 1)
     sums = sums_of(array, replayed, pair.candidate.dtype, heads)
     u = ROUNDOFF.get(pair.candidate.dtype, ROUNDOFF["float32"])

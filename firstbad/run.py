@@ -52,6 +52,7 @@ class Prepared:
     spec: ModelSpec = field(default_factory=lambda: ModelSpec("whisper"))
     model_object: Any = None  # the loaded reference module; candidates never touch it
     first_step: str = "prefill"  # where a run begins
+    minima: Mapping[str, np.ndarray] = field(default_factory=dict)  # of a quantised weight's blocks, [rows, blocks]
     vocabulary: Callable[[], Sequence[bytes]] | None = None  # the bytes of each token before the special ones, by id
 
 

@@ -4,9 +4,10 @@
 
 In the command {audio} stands for the recording, {model} for a file of the reference's own weights, written in
 whisper.cpp's format as float16 ({model:q8_0}, {model:q5_0} quantised; a model file given with --model is handed on as
-it is), {context} for the number of encoder positions (0: all), {tokens} for the most tokens (0: any number). A small
-library is compiled on first use and preloaded; it sees every node of every graph. Leaves out programs with ggml linked
-into themselves, which are recognised and refused, and graphics cards.
+it is), {prompt} for the ids of a language model's prompt, {context} for the number of encoder positions (0: all),
+{tokens} for the most tokens (0: any number). A small library is compiled on first use and preloaded; it sees every node
+of every graph. Leaves out programs with ggml linked into themselves, which are recognised and refused, and graphics
+cards.
 """
 
 from __future__ import annotations
@@ -23,11 +24,13 @@ import numpy as np
 
 from firstbad import whisper_file
 from firstbad.errors import CompareError, UsageError
+from firstbad.gguf_file import is_gguf
 from firstbad.run import CaptureOptions, Prepared, RunOutput
 from firstbad.session import meta_of
 from firstbad.toolchain import build
 from firstbad.trace import TraceWriter
 
+from .ggml_files import files_of
 from .ggml_sink import GgmlSink
 from .process import Ended, record, run_bare
 
@@ -48,7 +51,8 @@ def capture(argument: str, prepared: Prepared, trace_path: Path, options: Captur
         command = words(argument, prepared, options, Path(scratch))
         meta = {**meta_of(prepared), "command": argument, "threads": 1}
         with TraceWriter(trace_path, role="candidate", engine="ggml", meta=meta) as writer:
-            sink = GgmlSink(writer, prepared, _selected(options.steps))
+            files = files_of(prepared, command)
+            sink = GgmlSink(writer, prepared, _selected(options.steps), files)
             ended = record(
                 command,
                 sink,  # type: ignore[arg-type]  # has the writer's face as far as a stream needs it
@@ -60,7 +64,8 @@ def capture(argument: str, prepared: Prepared, trace_path: Path, options: Captur
             tokens = _tokens(ended, sink, prepared)
             text = ended.recording.texts.get("text", "").strip() or prepared.text(tokens)
             version = ended.recording.texts.get("ggml.version", "")
-            writer.outputs({"tokens": list(tokens), "text": text, "printed": ended.stdout, "ggml": version})
+            outputs = {"tokens": list(tokens), "text": text, "printed": ended.stdout, "ggml": version}
+            writer.outputs({**outputs, "weights": files.differ, "notes": list(files.differ.values())})
             writer.close(complete=not ended.death, death=ended.death)
     return RunOutput(tokens, text, not ended.death, ended.death, {"run": ended.seconds})
 
@@ -83,6 +88,7 @@ def words(argument: str, prepared: Prepared, options: CaptureOptions, folder: Pa
     known: dict[str, Any] = {
         "audio": lambda _: _audio(prepared),
         "model": lambda kind: _model(prepared, kind or "f16", folder),
+        "prompt": lambda _: ",".join(map(str, prepared.prompt)),
         "context": lambda _: str(prepared.spec.audio_context or 0),
         "tokens": lambda _: str(options.max_tokens or 0),
     }
@@ -102,7 +108,7 @@ def _audio(prepared: Prepared) -> str:
 
 def _model(prepared: Prepared, kind: str, folder: Path) -> str:
     given = Path(prepared.spec.model)
-    if given.is_file() and whisper_file.is_whisper_file(given):
+    if given.is_file() and (whisper_file.is_whisper_file(given) or is_gguf(given)):
         return str(given.resolve())
     if prepared.family != "whisper":
         raise UsageError(f"{{model}} is written for Whisper, not for {prepared.family}: name the engine's file itself")
@@ -159,10 +165,26 @@ def _check(ended: Ended, sink: GgmlSink, command: list[str], prepared: Prepared)
             )
         raise CompareError(f"`{command[0]}` computed no graph with a shared ggml: is it a program that uses ggml?")
     if sink.ids and sink.ids[0] != prepared.prompt:
-        raise CompareError(
-            f"the engine starts from the tokens {list(sink.ids[0])}, the reference from {list(prepared.prompt)}: "
-            "ask it for the same task (no timestamps, the same language)"
-        )
+        theirs = max(sink.ids, key=len) if prepared.family == "causal" else sink.ids[0]
+        raise CompareError(_other_prompt(theirs, prepared))
+
+
+def _other_prompt(theirs: tuple[int, ...], prepared: Prepared) -> str:
+    ours = prepared.prompt
+    at = next((i for i, (a, b) in enumerate(zip(theirs, ours, strict=False)) if a != b), min(len(theirs), len(ours)))
+
+    def said(ids: tuple[int, ...]) -> str:
+        return f"{ids[at]} ({prepared.text(ids[at : at + 1])!r})" if at < len(ids) else "nothing more"
+
+    advice = (
+        "give both the same ids (--tokens, {prompt}), or mend the tokenizer"
+        if prepared.family == "causal"
+        else "ask it for the same task (no timestamps, the same language)"
+    )
+    return (
+        f"the engine starts from the tokens {list(theirs)}, the reference from {list(ours)}; token {at} is the first "
+        f"that differs: {said(theirs)} against {said(ours)}. Nothing else was compared: {advice}"
+    )
 
 
 def _has_ggml_inside(program: str) -> bool:
@@ -178,6 +200,9 @@ def _tokens(ended: Ended, sink: GgmlSink, prepared: Prepared) -> tuple[int, ...]
     fed = tuple(ids[-1] for ids in sink.ids[1:])
     if not sink.ids or ended.death:
         return fed
+    if prepared.family == "causal":  # the last choice is fed to nobody; these engines are asked to be greedy
+        scores = sink.last
+        return fed if scores is None else (*fed, int(np.argmax(scores.reshape(-1, scores.shape[-1])[-1])))
     told = [int(word) for word in ended.recording.texts.get("ggml.tokens", "").split()]
     kept = [t for t in told if t < prepared.eos]
     last = kept[len(fed)] if len(kept) > len(fed) and tuple(kept[: len(fed)]) == fed else prepared.eos

@@ -39,6 +39,12 @@ class Named:
     arithmetic: dict[str, list[Rounding | None]] = field(default_factory=dict)
     keys: int = 0  # positions that a fused attention runs over
     accumulates: str = ""  # type of a sum that is rounded after each term; "": float32
+    part: int = 0  # of the last axis, how much is no padding; 0: all
+    rows: tuple[int, ...] = ()  # the only ones that are computed; (): all
+    pairs: int = 0  # size of a head whose numbers are in the order of rotary positions of adjacent pairs; 0: by halves
+    kept: bool = False  # what it writes is a cache: not stored whole at each step
+    base: float = 0.0  # of the angles by which a ROPE turns, where they are base^(-2 i / K) times the position
+    alone: str = ""  # why it is no value of the reference
 
 
 @dataclass(frozen=True)
@@ -56,6 +62,8 @@ class Caches:
 
     spans: dict[int, list[tuple[int, int, _Origin]]] = field(default_factory=dict)
     made: dict[str, _Origin] = field(default_factory=dict)
+    kept: dict[int, _Origin] = field(default_factory=dict)  # leaf of a cache → whose rows stand in it
+    slots: dict[int, None] = field(default_factory=dict)  # of a key-value cache, in the order of positions
 
     def put(self, leaf: int, start: int, end: int, origin: _Origin) -> None:
         held = [s for s in self.spans.get(leaf, []) if s[0] < start or s[1] > end]  # what is not written over whole

@@ -18,26 +18,40 @@ from firstbad.graph import Kind, Op, Value
 from firstbad.run import Prepared
 from firstbad.trace import TraceWriter
 
+from .ggml_files import Files
 from .ggml_graph import GgmlGraph, parse
+from .ggml_llama import LlamaNamer
 from .ggml_names import Caches, Named, Namer
 from .ggml_weights import WeightNames
 
 GRAPH = "ggml.graph"
+TRIAL = "trial"
 INPUTS = {"mel": "input_features", "embd": "decoder_input_ids"}
 """Inputs that the reference has too; any other is a constant."""
 
 
 class GgmlSink:
-    """Takes what a Recording writes. `ids`: the tokens of each graph that was fed some, in order."""
+    """Takes what a Recording writes.
 
-    def __init__(self, writer: TraceWriter, prepared: Prepared, wanted: Callable[[str], bool]) -> None:
+    `ids`: the tokens of each graph that was fed some, in order; `tried`: those before a language model's prompt came;
+    `last`: the scores that the last graph gave.
+    """
+
+    def __init__(
+        self, writer: TraceWriter, prepared: Prepared, wanted: Callable[[str], bool], files: Files | None = None
+    ) -> None:
         self.ids: list[tuple[int, ...]] = []
         self.graphs: list[GgmlGraph] = []
         self._writer = writer
         self._prepared = prepared
         self._wanted = wanted
+        self._ids_name = "input_ids" if prepared.family == "causal" else "decoder_input_ids"
+        self._causal = prepared.family == "causal"
+        self.tried: list[tuple[int, ...]] = []
+        self.last: np.ndarray | None = None
         self._weights = WeightNames(prepared.weights)
         self._caches = Caches()
+        self._files = files or Files({}, ())
         self._named: Mapping[int, Named] = {}
         self._step = ""
         self._out: dict[int, int] = {}  # id of the stream → of the trace
@@ -74,6 +88,13 @@ class GgmlSink:
             attrs |= {"keys": named.keys, "scale": node.number_at(0)}
         if named.accumulates:
             attrs["accumulates"] = named.accumulates
+        if named.base:
+            attrs["base"] = named.base
+        if named.alone:
+            attrs["alone"] = named.alone
+        layout = {"part": named.part, "rows": list(named.rows), "pairs": named.pairs}
+        if any(layout.values()):
+            attrs["layout"] = {word: said for word, said in layout.items() if said}
         if named.arithmetic:
             attrs["arithmetic"] = named.arithmetic
         reads = tuple(
@@ -110,8 +131,14 @@ class GgmlSink:
         self.graphs.append(graph)
         fed = [leaf for leaf in graph.feeds if leaf.type == "i32" and _looked_up(graph, leaf.number, self._prepared)]
         if fed and fed[0].number in self._arrays:
+            ids = tuple(int(i) for i in self._arrays[fed[0].number].reshape(-1))
+            if self._causal and ids == self._prepared.prompt:  # what ran before was a trial
+                self.tried += self.ids
+                self.ids, self._caches = [], Caches()
             self._step = f"decode.{len(self.ids) - 1}" if self.ids else "prefill"
-            self.ids.append(tuple(int(i) for i in self._arrays[fed[0].number].reshape(-1)))
+            self.ids.append(ids)
+            if self._causal and self.ids[0] != self._prepared.prompt:
+                self._step = f"{TRIAL}.{len(self.ids) - 1}"
         elif not self.ids:
             self._step = "encode"
         else:
@@ -119,15 +146,24 @@ class GgmlSink:
         self._weights.learn(graph, {leaf: v.hash for leaf, v in self._waiting.items() if v.kind == "weight"})
         for number, v in self._waiting.items():
             self._leaf(number, v, graph, is_ids=bool(fed) and number == fed[0].number)
+        self._named = (
+            LlamaNamer(graph, self._weights.names, self._caches, self._step, self._arrays)
+            if self._causal
+            else Namer(graph, self._weights.names, self._caches, self._step)
+        ).run()
         self._waiting.clear()
-        self._arrays.clear()
-        self._named = Namer(graph, self._weights.names, self._caches, self._step).run()
+        self._arrays = {}
 
     def _leaf(self, number: int, v: Value, graph: GgmlGraph, *, is_ids: bool) -> None:
         leaf = graph.leaves[number]
         if v.kind == "weight":
             name = self._weights.names.get(number, f"weight.{leaf.name or number}")
             own = self._prepared.weights.get(name)
+            held = self._files.held(leaf.name, v.hash, name, own) if own is not None else None
+            if own is not None and held is not None:
+                known = replace(v, step="weights", name=name, hash=held.hash, shape=own.shape, dtype="float32")
+                self._put(known, held.array)
+                return
             same_size = own is not None and own.size == math.prod(leaf.ne)
             quantised = leaf.type not in ("f32", "f16", "bf16", "f64")
             self._put(
@@ -136,7 +172,7 @@ class GgmlSink:
                 dtype=leaf.type if quantised else v.dtype,
             )
             return
-        name = "decoder_input_ids" if is_ids else INPUTS.get(leaf.name, leaf.name or f"input.{number}")
+        name = self._ids_name if is_ids else INPUTS.get(leaf.name, leaf.name or f"input.{number}")
         kind: Kind = "input" if is_ids or leaf.name in INPUTS else "constant"
         self._put(replace(v, step=self._step, name=name, kind=kind), self._arrays.get(number))
 
@@ -144,6 +180,10 @@ class GgmlSink:
         number = int(v.name[1:])
         named = self._named.get(number, Named())
         name = named.name or self._placeholder(number)
+        if name == "lm_head" and array is not None:
+            self.last = array
+        if named.kept:
+            array, v = None, replace(v, reason="a cache: what is written is stored where it is made")
         self._put(replace(v, step=named.step or self._step, name=name, op=self._ops), array)
 
     def _placeholder(self, number: int) -> str:
@@ -153,7 +193,9 @@ class GgmlSink:
     def _put(self, v: Value, array: np.ndarray | None, dtype: str = "") -> None:
         self._out[v.id] = self._values
         reason = v.reason
-        if array is not None and not self._wanted(v.step):
+        if v.step.startswith(TRIAL):  # it may be the engine trying itself out: not a part of the run
+            array, reason, v = None, "computed before the prompt", replace(v, kind="constant")
+        elif array is not None and not self._wanted(v.step):
             array, reason = None, "step not selected"
         self._writer.value(replace(v, id=self._values, dtype=dtype or v.dtype, reason=reason), array)
         self._values += 1

@@ -1,9 +1,9 @@
 """Which weight of the model each leaf of a ggml graph is: by its content, and where that fails by its neighbours.
 
-A leaf that holds a parameter's very bytes (float32 or float16) is that parameter. What is left (a wrong weight, a
-quantised one) is named by the weight that it works with: the bias after its product, the gain before its bias, the
-projections of the same input, and last by its shape. So a wrong weight gets the name that it should have. Leaves out
-whether a weight is right: that is firstbad/weights.py's.
+A leaf that has a name of llama.cpp's files is that parameter, and so is one that holds a parameter's very bytes
+(float32 or float16). What is left (a wrong weight, a quantised one) is named by the weight that it works with: the bias
+after its product, the gain before its bias, the projections of the same input, and last by its shape. So a wrong
+weight gets the name that it should have. Leaves out whether a weight is right: that is firstbad/weights.py's.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 
 import numpy as np
 
+from firstbad.gguf_file import name_of
 from firstbad.hashing import hash_array
 
 from .ggml_graph import GgmlGraph, Leaf, Node
@@ -29,15 +31,24 @@ class WeightNames:
     def __init__(self, weights: Mapping[str, np.ndarray]) -> None:
         self.names: dict[int, str] = {}
         self._shapes = {name: tuple(n for n in array.shape if n != 1) for name, array in weights.items()}
-        self._by_hash: dict[tuple[str, int], list[str]] = {}
-        for name, array in weights.items():
+        self._weights = weights
+
+    @cached_property
+    def _by_hash(self) -> Mapping[tuple[str, int], list[str]]:
+        found: dict[tuple[str, int], list[str]] = {}
+        for name, array in self._weights.items():
             for dtype in (np.float32, np.float16):
                 with np.errstate(over="ignore"):
                     key = (np.dtype(dtype).name, hash_array(np.ascontiguousarray(array, dtype)))
-                self._by_hash.setdefault(key, []).append(name)
+                found.setdefault(key, []).append(name)
+        return found
 
     def learn(self, graph: GgmlGraph, hashes: Mapping[int, int]) -> None:
         """Names the weights that came with this graph; `hashes` of their content by leaf."""
+        for number in graph.own:
+            known = name_of(graph.leaves[number].name)
+            if known in self._shapes and self._shapes[known] == graph.leaves[number].shape:
+                self.names.setdefault(number, known)
         fresh = [graph.leaves[n] for n in graph.own if graph.leaves[n].weight and n not in self.names]
         claims = {leaf.number: self._claims(leaf, hashes.get(leaf.number, 0)) for leaf in fresh}
         mates = list(_mates(graph))

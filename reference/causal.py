@@ -56,6 +56,7 @@ def prepare(spec: ModelSpec) -> Prepared:
         suppress=(),
         begin_suppress=(),
         weights={name: t.detach().numpy() for name, t in named},
+        minima=loaded.minima,
         text=loaded.text,
         notes=tuple(notes),
         spec=spec,
@@ -107,7 +108,7 @@ def capture(
 
 
 def executor(prepared: Prepared) -> Executor:
-    return Executor(prepared.weights)
+    return Executor(prepared.weights, prepared.minima)
 
 
 def step_inputs(prepared: Prepared, chosen: Sequence[int]) -> dict[str, np.ndarray]:
@@ -183,7 +184,7 @@ def _checkpoint(place: str) -> Loaded:
     path = Path(place)
     if not is_gguf(path):
         return load(place, _causal)
-    model, tokenizer = gguf_model.load(path)
+    model, tokenizer, minima = gguf_model.load(path)
 
     def ids(text: str) -> list[int]:
         if tokenizer is None:
@@ -195,4 +196,4 @@ def _checkpoint(place: str) -> Loaded:
             _ids_as_text(chosen) if tokenizer is None else str(tokenizer.decode(list(chosen), skip_special_tokens=True))
         )
 
-    return Loaded(_ready(model), path.stem, f"file {path}", ids, words)
+    return Loaded(_ready(model), path.stem, f"file {path}", ids, words, minima=minima)

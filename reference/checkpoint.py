@@ -13,7 +13,7 @@ import re
 import sys
 import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,7 @@ class Loaded:
     ids: Callable[[str], list[int]]
     text: Callable[[Sequence[int]], str]
     place: Place | None = None  # None: random weights
+    minima: Mapping[str, Any] = field(default_factory=dict)  # of quantised weights: see Prepared
 
 
 def room_name(model: str) -> str:

@@ -51,8 +51,10 @@ DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.
 class Executor:
     """The model's ops, with its weights at hand; see the protocol in firstbad/replay.py."""
 
-    def __init__(self, weights: Mapping[str, np.ndarray]) -> None:
+    def __init__(self, weights: Mapping[str, np.ndarray], minima: Mapping[str, np.ndarray] | None = None) -> None:
         self._weights = weights
+        self.minima = minima or {}
+        """Of quantised weights: what each block adds to all of its numbers, [rows, blocks]; see arithmetic.py."""
         self._cache: OrderedDict[tuple[str, str], torch.Tensor] = OrderedDict()
         self._cached_bytes = 0
         self._lock = threading.Lock()

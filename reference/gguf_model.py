@@ -8,7 +8,6 @@ refused in one line.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,8 @@ import numpy as np
 import torch
 
 from firstbad.errors import UsageError
-from firstbad.gguf_file import Tensor, read
+from firstbad.gguf_blocks import smallest
+from firstbad.gguf_file import Tensor, name_of, read
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,24 +27,6 @@ PAIRED = ("llama",)
 
 KINDS = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
 """The file's architecture → that of transformers."""
-
-NAMES = {
-    "token_embd": "model.embed_tokens",
-    "output_norm": "model.norm",
-    "output": "lm_head",
-    "attn_norm": "input_layernorm",
-    "ffn_norm": "post_attention_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "attn_q_norm": "self_attn.q_norm",
-    "attn_k_norm": "self_attn.k_norm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-}
-"""The file's words → transformers'."""
 
 _TEXT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|{digits}"
@@ -59,18 +41,8 @@ SPLITS = {
 """The file's word for how text is cut before pairs are merged → the expression; "": GPT-2's."""
 
 
-def name_of(tensor: str) -> str:
-    """ "blk.0.attn_q.weight" → "model.layers.0.self_attn.q_proj.weight"; "": not known."""
-    layer = re.match(r"blk\.(\d+)\.", tensor)
-    word, _, kind = tensor[layer.end() if layer else 0 :].rpartition(".")
-    known = NAMES.get(word)
-    if known is None:
-        return ""
-    return f"model.layers.{layer[1]}.{known}.{kind}" if layer else f"{known}.{kind}"
-
-
-def load(path: Path) -> tuple[Any, Any]:
-    """(the model, float32 and ready to run; its tokenizer, or None where the file has none that is known)."""
+def load(path: Path) -> tuple[Any, Any, dict[str, NDArray[np.float32]]]:
+    """(the model, float32 and ready to run; its tokenizer, None where it is not known; minima of blocks by weight)."""
     import transformers
 
     file = read(path)
@@ -98,7 +70,7 @@ def load(path: Path) -> tuple[Any, Any]:
         raise UsageError(
             f"the tensors of `{path}` do not fit its metadata: `{wrong[0]}` is missing, extra or another size"
         )
-    return model.eval().requires_grad_(False), tokenizer(said)
+    return model.eval().requires_grad_(False), tokenizer(said), minima(said, held)
 
 
 def config(said: Mapping[str, Any], held: Mapping[str, Tensor], path: Path) -> dict[str, Any]:
@@ -144,18 +116,33 @@ def config(said: Mapping[str, Any], held: Mapping[str, Tensor], path: Path) -> d
 
 def weights(said: Mapping[str, Any], held: Mapping[str, Tensor], path: Path) -> dict[str, NDArray[np.float32]]:
     """Parameter of transformers → float32 array."""
-    kind = str(said.get("general.architecture"))
-    H = int(said.get(f"{kind}.attention.head_count", 1))
-    kv = int(said.get(f"{kind}.attention.head_count_kv", H))
     made = {}
     for tensor in held.values():
         name = name_of(tensor.name)
         if not name:
             raise UsageError(f"`{path}` has a tensor `{tensor.name}` that is not known here")
-        array = tensor.array()
-        heads = {"q_proj": H, "k_proj": kv}.get(name.split(".")[-2], 0)
-        made[name] = np.array(by_halves(array, heads) if kind in PAIRED and heads else array, np.float32)
+        made[name] = np.array(_turned(said, name, tensor.array()), np.float32)
     return made
+
+
+def minima(said: Mapping[str, Any], held: Mapping[str, Tensor]) -> dict[str, NDArray[np.float32]]:
+    """Parameter → what each of its blocks adds to all of its numbers, [rows, blocks]; of formats that have that."""
+    found = {name_of(t.name): smallest(t.type, t.raw) for t in held.values()}
+    rows = {name_of(t.name): t.shape[0] for t in held.values()}
+    return {
+        name: np.ascontiguousarray(_turned(said, name, array.reshape(rows[name], -1)))
+        for name, array in found.items()
+        if array is not None
+    }
+
+
+def _turned(said: Mapping[str, Any], name: str, array: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Rows of query and key projections by halves, where the file has them by pairs."""
+    kind = str(said.get("general.architecture"))
+    H = int(said.get(f"{kind}.attention.head_count", 1))
+    kv = int(said.get(f"{kind}.attention.head_count_kv", H))
+    heads = {"q_proj": H, "k_proj": kv}.get(name.split(".")[-2], 0) if kind in PAIRED else 0
+    return by_halves(array, heads) if heads else array
 
 
 def by_halves(array: NDArray[np.float32], heads: int) -> NDArray[np.float32]:

@@ -1,0 +1,177 @@
+"""Stock llama.cpp from its wheel under the shim: a small model of Llama's kind, quantised, and faults in its file."""
+
+from __future__ import annotations
+
+import importlib.util
+import struct
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from firstbad.comparison import Comparison, compare
+from firstbad.errors import CompareError
+from firstbad.gguf_file import read
+from firstbad.probes import ggml
+from firstbad.reference import causal
+from firstbad.run import CaptureOptions, ModelSpec, Prepared
+from firstbad.session import capture_reference
+from firstbad.trace import open_trace
+from tests import gguf_made
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("xllamacpp") is None or importlib.util.find_spec("gguf") is None,
+    reason="needs llama.cpp: pip install 'firstbad[ggml]'",
+)
+SCRIPT = Path(__file__).parents[2] / "case_studies/llama_cpp/complete.py"
+PROMPT = (54, 35, 28, 46, 31)
+OPTIONS = CaptureOptions(max_tokens=3, timeout=300)
+SIZES = {
+    "vocab_size": 256,
+    "hidden_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 192,
+    "max_position_embeddings": 256,
+    "head_dim": 32,
+    "tie_word_embeddings": True,
+    "rms_norm_eps": 1e-5,
+}
+
+
+def written(path: Path, quantised: str, kind: str = "llama", seed: int = 3) -> Path:
+    import transformers
+
+    config = transformers.AutoConfig.for_model(kind, **SIZES)
+    torch.manual_seed(seed)
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.float32)
+    for name, p in model.requires_grad_(False).named_parameters():
+        noise = torch.randn_like(p)
+        p.copy_(1 + 0.2 * noise if p.dim() < 2 else noise * (0.5 if "embed" in name else 1.5 / p.shape[1] ** 0.5))
+    gguf_made.write(path, model, kind, quantised=quantised)
+    return path
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(tmp_path_factory.mktemp("llama") / "tiny.gguf", "Q4_1")
+
+
+def compared(model: Path, folder: Path, *more: str, engine: Path | None = None, budget: float = 0) -> Comparison:
+    """The reference on `model`, llama.cpp on `engine` or the same."""
+    prepared = causal.prepare(ModelSpec(str(model), tokens=(PROMPT,)))
+    output = ggml.capture(command(engine or "{model}", *more), prepared, folder / "candidate.h5", OPTIONS)
+    capture_reference(causal, prepared, folder / "reference.h5", OPTIONS, output.tokens)  # type: ignore[arg-type]
+    reference, candidate = open_trace(folder / "reference.h5"), open_trace(folder / "candidate.h5")
+    return compare(reference, candidate, causal.executor(prepared), budget=budget)
+
+
+def command(model: Path | str, *more: str) -> str:
+    return " ".join([sys.executable, str(SCRIPT), str(model), "{prompt}", "--tokens", "{tokens}", *more])
+
+
+@pytest.fixture(scope="module")
+def clean(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Comparison:
+    return compared(model, tmp_path_factory.mktemp("clean"))
+
+
+def test_a_quantised_model_matches(clean: Comparison) -> None:
+    assert [f.value for f in clean.result.faults] == []
+    assert clean.result.verdict == "match"
+    assert clean.result.coverage.compared == {"prefill": 42, "decode": 84}
+    assert max(clean.result.values["times_noise"]) < 3
+
+
+def test_what_is_left_unaligned_has_its_reason(clean: Comparison) -> None:
+    alone = {reason for _, _, reason in clean.result.coverage.only_candidate if not reason.startswith("a part of")}
+    assert alone == {"nothing reads it"}  # three nodes of each graph that a feature of llama.cpp leaves behind
+
+
+def test_rows_of_pairs_are_found_by_the_mode_of_their_rope(clean: Comparison) -> None:
+    attention = "model.layers.0.self_attn."
+    orders = {p.reference.name.removeprefix(attention): p.layout.order for p in clean.alignment.pairs}
+    K = 32
+    for name in ("q_proj", "k_proj", "add", "add_1"):
+        assert orders[name][:K] == (*range(0, K, 2), *range(1, K, 2)), name
+    assert orders["v_proj"] == ()
+
+
+def test_a_last_layer_of_one_row_is_judged_by_that_row(clean: Comparison) -> None:
+    rows = {p.reference.name: p.layout.rows for p in clean.alignment.pairs if p.reference.step == "prefill"}
+    assert rows["lm_head"] == rows["model.layers.1.mlp.down_proj"] == (4,)
+    assert rows["model.layers.1.self_attn.o_proj"] == ()
+
+
+@pytest.mark.parametrize(("kind", "quantised"), [("qwen3", "Q5_1"), ("qwen2", "Q8_0"), ("llama", "")])
+def test_other_kinds_and_formats_match(tmp_path: Path, kind: str, quantised: str) -> None:
+    result = compared(written(tmp_path / "m.gguf", quantised, kind, seed=1), tmp_path).result
+    assert [f.value for f in result.faults] == []
+    assert result.verdict == "match"
+
+
+def spoilt(model: Path, path: Path, key: str, number: float) -> Path:
+    data = bytearray(model.read_bytes())
+    at = data.index(key.encode()) + len(key) + 4
+    data[at : at + 4] = struct.pack("<f", number)
+    path.write_bytes(data)
+    return path
+
+
+def test_another_base_of_rotary_positions_is_named(model: Path, tmp_path: Path) -> None:
+    engine = spoilt(model, tmp_path / "bad.gguf", "llama.rope.freq_base", 20000.0)
+    result = compared(model, tmp_path, engine=engine, budget=10).result
+    assert result.first_bad is not None
+    assert result.first_bad.value == "model.layers.0.self_attn.add"
+    assert {f.value.rpartition(".")[2] for f in result.faults} == {"add", "add_1"}
+    for fault in result.faults:
+        assert fault.cause.kind == "wrong_constant"
+        assert fault.cause.detail["what"] == "base of rotary positions"
+        assert (fault.cause.detail["number"], fault.cause.detail["model"]) == (20000, 10000)
+
+
+def test_another_eps_is_named(model: Path, tmp_path: Path) -> None:
+    engine = spoilt(model, tmp_path / "bad.gguf", "llama.attention.layer_norm_rms_epsilon", 1e-3)
+    result = compared(model, tmp_path, engine=engine, budget=10).result
+    assert {f.value.rpartition(".")[2] for f in result.faults} == {"mul"}
+    assert result.first_bad is not None
+    assert result.first_bad.value == "model.layers.0.input_layernorm.mul"
+    assert result.first_bad.cause.kind == "wrong_constant"
+    assert result.first_bad.cause.detail["number"] == pytest.approx(1e-3, rel=0.01)
+
+
+def test_one_blocks_scale_is_named(model: Path, tmp_path: Path) -> None:
+    name = "blk.1.ffn_up.weight"
+    data = bytearray(model.read_bytes())
+    raw = read(model).tensors[name].raw.tobytes()
+    at = data.index(raw) + 17 * 20  # 20 bytes a block of Q4_1, its scale first
+    scale = np.frombuffer(bytes(data[at : at + 2]), np.float16)[0]
+    data[at : at + 2] = np.float16(scale * 4).tobytes()
+    (tmp_path / "bad.gguf").write_bytes(data)
+    result = compared(model, tmp_path, engine=tmp_path / "bad.gguf", budget=10).result
+    assert [f.value for f in result.faults] == ["model.layers.1.mlp.up_proj"]
+    assert result.coverage.weights_differ == ("model.layers.1.mlp.up_proj.weight",)
+    assert result.stage == "weights"
+    assert result.faults[0].cause.kind == "wrong_weight"
+    assert any("block 17: d" in note for note in result.notes)
+
+
+def test_the_first_token_that_differs_is_told_before_any_value(model: Path, tmp_path: Path) -> None:
+    prepared = causal.prepare(ModelSpec(str(model), tokens=(PROMPT,)))
+    other = replace(prepared, prompt=(*PROMPT[:3], 99, 31))
+    argument = command("{model}").replace("{prompt}", ",".join(map(str, PROMPT)))
+    with pytest.raises(CompareError, match=r"token 3 is the first that differs: 46 .* against 99"):
+        ggml.capture(argument, other, tmp_path / "candidate.h5", OPTIONS)
+
+
+def test_the_engine_computes_the_same_without_the_shim(model: Path, tmp_path: Path) -> None:
+    prepared: Prepared = causal.prepare(ModelSpec(str(model), tokens=(PROMPT,)))
+    ggml.capture(command("{model}"), prepared, tmp_path / "candidate.h5", OPTIONS)
+    with open_trace(tmp_path / "candidate.h5") as trace:
+        printed: Any = trace.outputs["printed"]
+    assert printed == ggml.bare(command("{model}"), prepared, OPTIONS, tmp_path)
+    assert "-" in printed  # logarithms of probabilities, bit for bit
