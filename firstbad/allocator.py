@@ -1,24 +1,60 @@
-"""The C allocator, told to keep large blocks: a replay makes and drops arrays of tens of megabytes by the thousand.
+"""The C allocator, told to keep large blocks for a while, and the memory that nobody uses given back.
 
-By default glibc gives each of them fresh pages from the kernel, which zeroes them all: measured on a replay of Whisper
-tiny.en 5 times the time. Only glibc has these switches; elsewhere nothing happens.
+A replay makes and drops arrays of tens of megabytes by the thousand. By default glibc gets each of them from the kernel
+anew, which zeroes it: measured on a replay of Whisper tiny.en 5 times the time. Told to keep them it keeps all, in
+pieces that fit nothing: measured 5.0 GB for a comparison of 4.4 GB. So blocks are kept, and what lies free is given
+back whenever the process has grown by SPARE. Only glibc has these switches; elsewhere nothing happens.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # mallopt(3)
 _LARGEST = 2**31 - 1  # the switches are C ints
 
+SPARE = 64 << 20
+
+
+@cache
+def _library() -> Any:
+    """The C library, where it is glibc."""
+    library = ctypes.CDLL(None)
+    return library if hasattr(library, "malloc_trim") and hasattr(library, "mallopt") else None
+
 
 def keep_large_blocks() -> bool:
     """Whether the allocator now serves large blocks from its heap and keeps them when they are freed."""
-    if os.environ.get("MALLOC_MMAP_THRESHOLD_"):
+    library = _library()
+    if library is None or os.environ.get("MALLOC_MMAP_THRESHOLD_"):
         return False  # the user has said how it is to be
+    return bool(library.mallopt(_MMAP_THRESHOLD, _LARGEST) and library.mallopt(_TRIM_THRESHOLD, _LARGEST))
+
+
+@dataclass
+class Spare:
+    """How much memory of its own the process held when it last gave back what lay free."""
+
+    level: int = 0
+
+    def give_back(self) -> bool:
+        """Gives free memory back to the system where there is much more than the last time; whether it did."""
+        if _library() is None or _own_bytes() <= self.level + SPARE:
+            return False
+        _library().malloc_trim(0)
+        self.level = _own_bytes()
+        return True
+
+
+def _own_bytes() -> int:
+    """Memory of this process that is no file's; 0 where the system does not say."""
     try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError):
-        return False
-    return bool(mallopt(_MMAP_THRESHOLD, _LARGEST) and mallopt(_TRIM_THRESHOLD, _LARGEST))
+        pages = Path("/proc/self/statm").read_bytes().split()
+    except OSError:
+        return 0
+    return (int(pages[1]) - int(pages[2])) * os.sysconf("SC_PAGE_SIZE")

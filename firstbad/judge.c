@@ -135,18 +135,20 @@ void fb_distance(const float *c, const float *r, int64_t n, double *out) {
   double d2 = 0, r2 = 0, bad = 0, worst = -1, at = -1;
   for (int64_t base = 0; base < n; base += 4096) {
     const int m = (int)(n - base < 4096 ? n - base : 4096);
-    float b2 = 0, s2 = 0, top = 0;
+    float b2 = 0, s2 = 0, top = 0, size = 0;
     int odd = 0;
-#pragma omp simd reduction(+ : b2, s2, odd) reduction(max : top)
+#pragma omp simd reduction(+ : b2, s2, odd) reduction(max : top, size)
     for (int i = 0; i < m; i++) {
       const float ci = c[base + i], ri = r[base + i];
       const int number = ci > (float)MASKED && ci < 1e18f && ri > (float)MASKED && ri < 1e18f;
       const float d = number ? ci - ri : 0.0f, v = number ? ri : 0.0f;
       b2 += d * d, s2 += v * v, odd += !number;
-      const float a = fabsf(d);
-      top = a > top ? a : top;
+      const float a = fabsf(d), b = fabsf(v);
+      top = a > top ? a : top, size = b > size ? b : size;
     }
-    if (odd || !(b2 < 1e37f) || !(s2 < 1e37f)) { /* the careful way: kinds, and numbers whose squares overflow */
+    const int tiny = (top > 0 && top < 1e-15f) || (size > 0 && size < 1e-15f);
+    /* the careful way: kinds, and numbers whose squares float32 does not carry */
+    if (odd || tiny || !(b2 < 1e37f) || !(s2 < 1e37f)) {
       b2 = s2 = 0;
       for (int i = 0; i < m; i++) {
         const double ci = c[base + i], ri = r[base + i];

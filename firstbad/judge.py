@@ -10,7 +10,7 @@ import ctypes
 import math
 import os
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -87,20 +87,50 @@ def judge(
     `u`: unit roundoff of the candidate's dtype; `scale`: the condition of each element, for u = 1;
     `exact`: the op moves values and computes nothing, so that any difference counts.
     """
-    shape = candidate.shape
-    C = shape[-1] if shape else 1
-    R = shape[-2] if len(shape) > 1 else 1
-    G = max(1, math.prod(shape[:-2]))
-    if candidate.size == 0:
-        C, R, G = 0, 0, 1
-    c = np.ascontiguousarray(candidate, np.float32)
-    y = np.ascontiguousarray(expected, np.float64)
-    t = np.ascontiguousarray(twin, np.float32)
-    s = np.ascontiguousarray(scale, np.float32)
-    if s.size not in (1, c.size):
-        s = np.ascontiguousarray(np.broadcast_to(s, shape))
-    raw = _native_sums(c, y, t, s, u, exact, G, R, C) if _library() else _numpy_sums(c, y, t, s, u, exact, G, R, C)
-    return _summary(raw, G, R, C)
+    rows = Rows(candidate.shape, u, exact)
+    rows.add(0, candidate, expected, twin, scale)
+    return rows.sums()
+
+
+class Rows:
+    """The sums of one value, taken a block of rows at a time; without a compiler only as a whole."""
+
+    def __init__(self, shape: tuple[int, ...], u: float, exact: bool = False) -> None:
+        C = shape[-1] if shape else 1
+        R = shape[-2] if len(shape) > 1 else 1
+        G = max(1, math.prod(shape[:-2]))
+        if math.prod(shape) == 0:
+            C, R, G = 0, 0, 1
+        self._size, self._u, self._exact = (G, R, C), u, exact
+        self._raw = _new(G, R, C)
+
+    def add(
+        self,
+        start: int,
+        candidate: NDArray[np.float32],
+        expected: NDArray[np.float64],
+        twin: NDArray[np.float32],
+        scale: NDArray[np.float32],
+    ) -> None:
+        """Rows from `start` on, in order; all arrays of one shape, as `judge` takes them."""
+        c = np.ascontiguousarray(candidate, np.float32)
+        y = np.ascontiguousarray(expected, np.float64)
+        t = np.ascontiguousarray(twin, np.float32)
+        s = np.ascontiguousarray(scale, np.float32)
+        if s.size not in (1, c.size):
+            s = np.ascontiguousarray(np.broadcast_to(s, candidate.shape))
+        if _library():
+            _native_sums(self._raw, start, c, y, t, s, self._u, self._exact, *self._size[1:])
+        else:
+            self._raw = _numpy_sums(c, y, t, s, self._u, self._exact, *self._size)
+
+    def sums(self) -> Sums:
+        return _summary(self._raw, *self._size)
+
+
+def takes_blocks() -> bool:
+    """Whether a value may be judged in blocks: only by the compiled loop."""
+    return _library() is not None
 
 
 @dataclass
@@ -139,7 +169,7 @@ def _summary(raw: _Raw, G: int, R: int, C: int) -> Sums:
         gain_twin=float(w[6]) / weight if weight > 0 else 0.0,
         gain_weight=weight,
         offset=float(w[8]) / counted,
-        gains=_gains(raw.row_g.reshape(G, R, 3).sum(1)) if R else Slice(0.0, 0.0, 0, 0, 0),
+        gains=gains_of(raw.row_g.reshape(G, R, 3).sum(1)) if R else Slice(0.0, 0.0, 0, 0, 0),
         offsets=_worst(np.abs(raw.col_q1) / max(R, 1), np.abs(raw.col_p1) / max(R, 1), R),
         last=_worst(row_q.reshape(G, R)[:, -1], row_p.reshape(G, R)[:, -1], C) if R else Slice(0.0, 0.0, 0, 0, 0),
         bad_nonfinite=int(w[2]),
@@ -165,8 +195,8 @@ def _worst(candidate: NDArray[np.float64], twin: NDArray[np.float64], length: in
     return Slice(float(candidate[at]), float(twin.max()), at, candidate.size, length)
 
 
-def _gains(shares: NDArray[np.float64]) -> Slice:
-    """Gain of each group where it rests on anything."""
+def gains_of(shares: NDArray[np.float64]) -> Slice:
+    """The largest |gain| of a group, of [groups, 3] sums, where it rests on anything."""
     weight = shares[:, 2]
     with np.errstate(invalid="ignore", divide="ignore"):
         gains = np.where(weight[:, None] > 0, np.abs(shares[:, :2]) / weight[:, None], 0.0)
@@ -174,15 +204,15 @@ def _gains(shares: NDArray[np.float64]) -> Slice:
     return Slice(float(gains[at, 0]), float(gains[:, 1].max()), at, len(weight), int(min(weight[at], 2**53)))
 
 
-def head_gains(
+def head_shares(
     candidate: NDArray[np.float32],
     expected: NDArray[np.float64],
     twin: NDArray[np.float32],
     scale: NDArray[np.float32],
     heads: int,
     u: float,
-) -> Slice:
-    """The largest |gain| of a block of columns: heads of a value [.., T, H K] that stand beside each other."""
+) -> NDArray[np.float64]:
+    """[heads, 3] sums for the gain of each block of columns: heads of a value [.., T, H K] beside each other."""
     y = np.asarray(expected, np.float64)
     per = 1.0 / (np.broadcast_to(np.asarray(scale, np.float64), y.shape) + SMALLEST_NORMAL / u)
     with np.errstate(invalid="ignore", over="ignore"):
@@ -190,7 +220,7 @@ def head_gains(
         r = np.where(number, y * per, 0.0)
         q, p = (np.where(number, (x - y) * per, 0.0) / u for x in (candidate, twin))
     sums = [(x * r).reshape(-1, heads, y.shape[-1] // heads).sum((0, 2)) for x in (q, p, r)]
-    return _gains(np.stack(sums, 1))
+    return np.stack(sums, 1)
 
 
 def _new(G: int, R: int, C: int) -> _Raw:
@@ -216,34 +246,38 @@ def _library() -> ctypes.CDLL | None:
 
 
 def _native_sums(
+    raw: _Raw,
+    start: int,
     c: NDArray[np.float32],
     y: NDArray[np.float64],
     t: NDArray[np.float32],
     s: NDArray[np.float32],
     u: float,
     exact: bool,
-    G: int,
     R: int,
     C: int,
-) -> _Raw:
+) -> None:
+    """Adds the rows from `start` on to `raw`."""
     library = _library()
     assert library is not None
-    parts = _THREADS if c.size >= _LARGE else 1
-    raw = _new(G, R, C)
-    parts = min(parts, max(1, G * R))
-    bounds = [G * R * i // parts for i in range(parts + 1)]
+    rows = c.size // C if C else 0
+    parts = min(_THREADS if c.size >= _LARGE else 1, max(1, rows))
+    bounds = [start + rows * i // parts for i in range(parts + 1)]
     # Rows are split among the threads, so each thread needs its own sums over columns and the whole.
-    own = [raw, *(_new(G, 0, C) for _ in range(parts - 1))]
+    whole = np.zeros(_SLOTS)
+    G = len(raw.col_q2) // C if C else 0
+    own = [replace(raw, whole=whole), *(_new(G, 0, C) for _ in range(parts - 1))]
+    skipped = start * C  # the loop counts from the value's first row, the arrays from this block's
 
     def call(i: int) -> None:
         mine = own[i]
         pointers = [raw.row_q2, raw.row_p2, raw.row_q, raw.row_p, raw.row_g]
         pointers += [mine.col_q2, mine.col_p2, mine.col_q1, mine.col_p1, mine.whole]
         library.fb_judge(
-            c.ctypes.data,
-            y.ctypes.data,
-            t.ctypes.data,
-            s.ctypes.data,
+            c.ctypes.data - 4 * skipped,
+            y.ctypes.data - 8 * skipped,
+            t.ctypes.data - 4 * skipped,
+            s.ctypes.data - (4 * skipped if s.size > 1 else 0),
             int(s.size > 1),
             u,
             int(exact),
@@ -256,15 +290,15 @@ def _native_sums(
 
     if parts == 1:
         call(0)
-        return raw
-    list(_pool().map(call, range(parts)))
+    else:
+        list(_pool().map(call, range(parts)))
     for part in own[1:]:
         raw.col_q2 += part.col_q2
         raw.col_p2 += part.col_p2
         raw.col_q1 += part.col_q1
         raw.col_p1 += part.col_p1
-        raw.whole = _merged(raw.whole, part.whole)
-    return raw
+        whole = _merged(whole, part.whole)
+    raw.whole = _merged(raw.whole, whole) if start else whole
 
 
 @cache

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from firstbad.alignment import Alignment, Pair
+from firstbad.allocator import Spare
+from firstbad.blocks import BLOCK
 from firstbad.graph import Graph, Op, Value
 from firstbad.heads import heads_near
-from firstbad.judge import Sums, distance, head_gains, judge
+from firstbad.judge import Rows, Sums, distance, gains_of, head_shares, judge, takes_blocks
 from firstbad.layout import Layout
 from firstbad.noise import FACTOR, ROUNDOFF, Excess, Floor, Pool, Sequential, excesses, floor, pools
 from firstbad.padding import without
@@ -32,6 +34,9 @@ CUMULATIVE_FLOOR = 100 * 2.0**-24
 
 SAMPLES = 512
 """Elements of a value that are computed in the worst declared order of summation."""
+
+RELEASE = 32 << 20
+"""Bytes of values after which memory is given back: free blocks, and pages of the traces."""
 
 ORDER_SITES = 4
 """Steps in which that is done for one op, then in each whose number is a power of two; a step is judged by the worst of
@@ -134,10 +139,18 @@ def measure(
         site = seen.setdefault(op.id, len(seen))
         return SAMPLES if site < ORDER_SITES or site.bit_count() == 1 else 0
 
-    for replayed in sweep(reference.graph, executor, given, wanted, samples=samples, u=u):
+    seen, spare = 0, Spare()
+    for replayed in sweep(reference.graph, executor, given, wanted, samples=samples, u=u, in_blocks=takes_blocks()):
         pair = alignment.by_reference[replayed.value.id]
         progress(pair.reference.name)
         measured.append(_measure(reference, candidate, pair, replayed, orders))
+        del replayed
+        seen += 4 * math.prod(pair.reference.shape)
+        if seen > RELEASE:
+            seen = 0
+            spare.give_back()
+            reference.release()
+            candidate.release()
     pooled = pools((kind_of(m.op, m.length), m.sums) for m in measured if not m.exact)
     return Local(tuple(_judged(reference.graph, measured, pooled)), inputs, pooled)
 
@@ -187,7 +200,7 @@ def sums_of(candidate: NDArray[Any], replayed: Replayed, dtype: str, heads: int 
     own = np.asarray(candidate, np.float32)
     sums = judge(own, expected, replayed.twin, scale, u=u, exact=replayed.exact)
     if heads > 1 and not replayed.exact and sums.gains.count == 1 and expected.shape[-1] % heads == 0:
-        sums = replace(sums, gains=head_gains(own, expected, replayed.twin, scale, heads, u))
+        sums = replace(sums, gains=gains_of(head_shares(own, expected, replayed.twin, scale, heads, u)))
     return sums
 
 
@@ -208,28 +221,71 @@ def _size(expected: NDArray[np.float64]) -> NDArray[np.float32]:
 
 
 def _discrete(candidate: NDArray[Any], expected: NDArray[Any]) -> Sums:
-    """Integers and booleans are equal or not; judged as an exact value of 0 and 1."""
-    different = (np.asarray(candidate).reshape(expected.shape) != expected).astype(np.float32)
-    zeros = np.zeros(different.shape)
-    return judge(different, zeros, zeros.astype(np.float32), np.zeros(1, np.float32), u=1.0, exact=True)
+    """Integers and booleans are equal or not; judged as an exact value of 0 and 1, in blocks of rows."""
+    shape = expected.shape
+    rows = Rows(shape, 1.0, exact=True)
+    C = shape[-1] if shape else 1
+    own, other = (np.asarray(a).reshape(-1, max(C, 1)) for a in (candidate, expected))
+    step = max(1, BLOCK // max(C, 1)) if takes_blocks() else len(own) or 1
+    for start in range(0, len(own) or 1, step):
+        different = (own[start : start + step] != other[start : start + step]).astype(np.float32)
+        if not takes_blocks():
+            different = different.reshape(shape)
+        zeros = np.zeros(different.shape)
+        rows.add(start, different, zeros, zeros.astype(np.float32), np.zeros(1, np.float32))
+    return rows.sums()
 
 
 def sequential_of(candidate_u: float, replayed: Replayed) -> Sequential | None:
     """The worst declared order's error on the sampled elements, in units of u x condition."""
     if replayed.sequential is None or replayed.scale is None:
         return None
-    at, values = replayed.sequential
+    at, _ = replayed.sequential
     expected = np.asarray(replayed.expected, np.float64).reshape(-1)[at]
     scale = np.broadcast_to(replayed.scale, replayed.expected.shape)[np.unravel_index(at, replayed.expected.shape)]
+    return _sequential(candidate_u, *replayed.sequential, expected, scale, replayed.expected.shape[-1])
+
+
+def _sequential(
+    u: float, at: NDArray[Any], values: NDArray[Any], expected: NDArray[Any], scale: NDArray[Any], columns: int
+) -> Sequential | None:
     number = np.isfinite(expected) & np.isfinite(values) & (scale > 0)
     if not number.any():
         return None
-    q = np.where(number, (values - expected) / (candidate_u * np.where(number, scale, 1) + 1e-38), 0.0)
-    columns = replayed.expected.shape[-1]
+    q = np.where(number, (values - expected) / (u * np.where(number, scale, 1) + 1e-38), 0.0)
     rows = at // columns
     same_row = np.unique(rows).size * columns == at.size  # whole rows were sampled
     row = math.sqrt(float((q.reshape(-1, columns) ** 2).mean(1).max())) if same_row else 0.0
     return Sequential(math.sqrt(float((q**2).mean())), float(np.abs(q).max()), row)
+
+
+def _in_pieces(candidate: NDArray[Any], replayed: Replayed, dtype: str, heads: int) -> tuple[Sums, Sequential | None]:
+    """`sums_of` and `sequential_of` of a large value, a block of rows at a time."""
+    assert replayed.pieces is not None
+    u = ROUNDOFF.get(dtype, ROUNDOFF["float32"])
+    shape, C = candidate.shape, candidate.shape[-1]
+    judging = Rows(shape, u)
+    beside = heads > 1 and C % heads == 0 and math.prod(shape[:-2]) == 1
+    shares = np.zeros((heads, 3))
+    at, values = replayed.sequential or (np.empty(0, np.int64), np.empty(0))
+    expected, scale = np.zeros(at.size), np.zeros(at.size, np.float32)
+    own = candidate.reshape(-1, C)
+    ignored = None if replayed.ignored is None else np.broadcast_to(replayed.ignored, shape).reshape(-1, C)
+    for piece in replayed.pieces:
+        y, t = np.asarray(piece.expected, np.float64).reshape(-1, C), piece.twin.reshape(-1, C)
+        s = piece.scale if piece.scale.size == 1 else np.broadcast_to(piece.scale, piece.expected.shape).reshape(-1, C)
+        rows = slice(piece.start, piece.start + len(y))
+        c = without(own[rows], None if ignored is None else ignored[rows], y)
+        judging.add(piece.start, c, y, t, s)
+        if beside:
+            shares += head_shares(c, y, t, s, heads, u)
+        here = (at >= piece.start * C) & (at < rows.stop * C)
+        local = at[here] - piece.start * C
+        expected[here] = y.reshape(-1)[local]
+        scale[here] = np.broadcast_to(s, y.shape)[np.unravel_index(local, y.shape)]
+    found = None if replayed.sequential is None else _sequential(u, at, values, expected, scale, C)
+    sums = judging.sums()
+    return (replace(sums, gains=gains_of(shares)) if beside else sums), found
 
 
 def _worst_of(sites: Iterable[Sequential | None]) -> Sequential | None:
@@ -247,12 +303,16 @@ def _measure(
     array = pair.layout.apply(candidate.array(pair.candidate))
     replayed = as_computed(replayed, pair.layout)
     heads = heads_near(reference.graph, [(pair.reference.id, 0)], 1)
-    sums = sums_of(array, replayed, pair.candidate.dtype, heads)
     u = ROUNDOFF.get(pair.candidate.dtype, ROUNDOFF["float32"])
+    if replayed.pieces is not None:
+        sums, ordered = _in_pieces(array, replayed, pair.candidate.dtype, heads)
+    else:
+        sums = sums_of(array, replayed, pair.candidate.dtype, heads)
+        ordered = sequential_of(u, replayed) if replayed.sequential is not None and not replayed.exact else None
     op = reference.graph.ops[pair.reference.op]
     known = orders.setdefault(op.name, [])
     if replayed.sequential is not None and not replayed.exact:
-        known.append(sequential_of(u, replayed))
+        known.append(ordered)
     sequential = _worst_of(known)
     own = reference.array(pair.reference)
     cumulative, at = distance(without(array, replayed.ignored, own), own)

@@ -265,6 +265,23 @@ static int block_f32(const job *j, const float *c, const float *r, int n, int64_
     return j->atol != 0 || j->rtol != 0 ? block_lanes(j, c, r, n, at, m, 1) : block_lanes(j, c, r, n, at, m, 0);
 }
 
+/* Bytes and booleans that are equal; 0 where one differs. */
+static int block_u8(const job *j, const uint8_t *c, const uint8_t *r, int n, moments *m) {
+    if (j->column || j->mask >= 0 || memcmp(c, r, (size_t)n)) return 0;
+    uint32_t sum = 0, squares = 0, top = 0;
+    for (int i = 0; i < n; i++) {
+        const uint32_t b = r[i];
+        sum += b, squares += b * b;
+        top = b > top ? b : top;
+    }
+    j->out[S_CC] += squares, j->out[S_CR] += squares;
+    if (top > j->out[MAX_C]) j->out[MAX_C] = top;
+    if (top > j->out[MAX_R]) j->out[MAX_R] = top;
+    m->n = n, m->mean_r = (double)sum / n;
+    m->m2_r = squares - m->mean_r * sum;
+    return 1;
+}
+
 static int kind_of(double x, double mask) { return isnan(x) ? 1 : isinf(x) && x > 0 ? 2 : x <= mask ? 3 : 0; }
 
 static void add_column(const job *j, int64_t col, double e, double r, double magnitude) {
@@ -374,6 +391,8 @@ void fb_measure(const void *c, int ctype, const void *r, int rtype, int64_t rows
                 done = block_f32(&j, cf, rf, n, base + at, &m);
                 if (done && column) columns_f32(column + x, cols, cf, rf, n);
             }
+            if (ctype == U8 && rtype == U8)
+                done = block_u8(&j, (const uint8_t *)c + at, (const uint8_t *)r + at, n, &m);
             if (!done) {
                 double cd[BLOCK], rd[BLOCK], ed[BLOCK];
                 const int integers = ctype == I64 && rtype == I64;

@@ -7,6 +7,7 @@ Leaves out the judging (noise.py) and the arithmetic (an Executor, made by the m
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from firstbad import blocks
 from firstbad.graph import Graph, Op, Value
 from firstbad.padding import Padding
 
@@ -96,6 +98,16 @@ def call_arguments(op: Op) -> tuple[Sequence[Any], Mapping[str, Any]]:
 
 
 @dataclass(frozen=True)
+class Piece:
+    """Some rows of a value that is replayed in blocks; see `Replayed`."""
+
+    start: int  # number of the first row, seen as [rows, last axis]
+    expected: NDArray[Any]
+    twin: NDArray[Any]
+    scale: NDArray[np.float32]
+
+
+@dataclass(frozen=True)
 class Replayed:
     """What one value should have been, given the candidate's own inputs of its region."""
 
@@ -108,6 +120,7 @@ class Replayed:
     length: int  # ops in the region that compute
     order: float = 1.0  # how many times noisier the worst declared order makes what the region computes on the way
     ignored: NDArray[np.bool_] | None = None  # elements at padding, broadcastable; None: all count
+    pieces: Iterator[Piece] | None = None  # a large value, to be taken before the next; then the arrays above are empty
 
 
 @dataclass(frozen=True)
@@ -130,6 +143,7 @@ def sweep(
     dtype: str = "float32",
     samples: Callable[[Op], int] = lambda _: 512,
     u: float = 2.0**-24,
+    in_blocks: bool = False,
 ) -> Iterator[Replayed]:
     """Replays what the wanted values need of the reference graph, once, and yields each of them.
 
@@ -138,17 +152,19 @@ def sweep(
     `samples(op)`: how many elements are computed in the worst declared order of summation; 0: none.
     `wanted`: ids of the values to be yielded; a wanted value is replayed from its inputs, then given to its readers.
     `u`: unit roundoff of the candidate's dtype, in which the noise of what is computed on the way is counted.
+    `in_blocks`: large values whose op allows it come in pieces.
     """
     ops = _needed(graph, given, wanted)
     left: dict[int, int] = {}
     for op in ops:
         for read in op.reads:
             left[read.value] = left.get(read.value, 0) + 1
-    running = _Sweep(graph, executor, given, wanted, dtype, samples, u)
+    running = _Sweep(graph, executor, given, wanted, dtype, samples, u, in_blocks)
     padding = Padding(graph, given)
     for op in ops:
         for replayed in running.execute(op):
             yield replace(replayed, ignored=padding.of(replayed.value))
+            del replayed  # its arrays: the next op makes its own
         for written in op.writes:
             if written not in left:
                 running.known.pop(written, None)
@@ -189,6 +205,7 @@ class _Sweep:
     dtype: str
     samples: Callable[[Op], int]
     u: float
+    in_blocks: bool = False
     known: dict[int, _Known] = field(default_factory=dict)
     orders: dict[str, float] = field(default_factory=dict)  # op's name → noise of its worst declared order
 
@@ -201,6 +218,11 @@ class _Sweep:
         order = max((k.order for k in inputs.values()), default=1.0)
         length = max((k.length for k in inputs.values()), default=0) + (not exact)
         precise_inputs = {i: k.precise for i, k in inputs.items()}
+        if self.in_blocks and not exact and shared and noise == 0:
+            pieces = self._pieces(op, precise_inputs)
+            if pieces is not None:
+                yield pieces
+                return
         twin_inputs = {i: k.twin for i, k in inputs.items()}
         if exact and shared:
             precise = twin = self.executor.run(op, precise_inputs, self.dtype)
@@ -225,6 +247,37 @@ class _Sweep:
                 made = _Known(precise[n], twin[n], _measured(precise[n], twin[n], self.u), length)
                 own_order = self._order(op, twin_inputs, made, written) if n == 0 else 1.0
                 self.known[written] = replace(made, order=max(order, own_order))
+
+    def _pieces(self, op: Op, inputs: Mapping[int, NDArray[Any]]) -> Replayed | None:
+        """A large value in blocks of rows; None where its op or its size does not ask for it."""
+        value = self.graph.values[op.writes[0]]
+        if math.prod(value.shape) < 2 * blocks.BLOCK or value.id not in self.wanted or "float" not in value.dtype:
+            return None
+        found = blocks.cut(self.graph, op, value.shape)
+        own = self.given(value)
+        if found is None or own is None or not found[1].keys() <= inputs.keys():
+            return None
+        axis, axes = found
+        step, rows = blocks.size(value.shape, axis)
+
+        def piece(start: int) -> Piece | None:
+            part = slice(start, start + step)
+            mine = {i: a[(slice(None),) * axes[i] + (part,)] if i in axes else a for i, a in inputs.items()}
+            precise = self.executor.run(op, mine, "float64")[0]
+            scale = self.executor.scale(op, mine, precise)
+            if scale is None:
+                return None
+            return Piece(start * rows, precise, self.executor.run(op, mine, self.dtype)[0], scale)
+
+        first = piece(0)
+        if first is None:
+            return None
+        sampled = self.samples(op)
+        sequential = self.executor.sequential(op, inputs, sampled, value.id) if sampled else None
+        self.known[value.id] = _Known(own, own)
+        more = (p for start in range(step, value.shape[axis], step) if (p := piece(start)) is not None)
+        nothing = np.empty(0)
+        return Replayed(value, nothing, nothing, None, sequential, False, 1, pieces=itertools.chain([first], more))
 
     def _scale(
         self, op: Op, inputs: Mapping[int, _Known], output: NDArray[Any], noise: float

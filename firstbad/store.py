@@ -63,6 +63,11 @@ class Store:
             self._file = None
         self._map = None
 
+    def release(self) -> None:
+        """Let the system have the pages that were looked at: they count as this process's until then."""
+        if self._map is not None and hasattr(mmap, "MADV_DONTNEED"):
+            self._map.madvise(mmap.MADV_DONTNEED)
+
     def guarded(self, what: str, read: Callable[[], T]) -> T:
         """`read()`, with whatever HDF5 makes of a damaged file turned into one line."""
         try:

@@ -97,6 +97,10 @@ class Trace:
         """Let go of the HDF5 file, so that this process may write to it; arrays stay valid, a later look reopens it."""
         self._store.close()
 
+    def release(self) -> None:
+        """Let go of the file's pages that are in memory; arrays stay valid, and a look brings them back."""
+        self._store.release()
+
     def __enter__(self) -> Self:
         return self
 

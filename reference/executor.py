@@ -23,10 +23,10 @@ from firstbad.graph import Op
 
 from . import call, conditions, sequential
 
-WEIGHT_BUDGET = 2 << 30
+WEIGHT_BUDGET = 1 << 30
 """Bytes of weights kept in the replay's dtypes; the least recently used go first."""
 
-INPUT_BUDGET = 256 << 20
+INPUT_BUDGET = 96 << 20
 INPUT_LARGEST = 16 << 20
 """Bytes of converted inputs kept in all and of one: a decode step reads the same keys and values as the one before."""
 

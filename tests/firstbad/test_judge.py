@@ -114,6 +114,16 @@ def test_distance_against_float64(rows: int, columns: int, seed: int) -> None:
     assert abs(d.ravel()[at]) == pytest.approx(np.abs(d).max(), rel=1e-6)
 
 
+@pytest.mark.parametrize("scale", [1e-12, 1e-20, 1e-30, 1e18, 1e30])
+def test_distance_of_tiny_and_huge_numbers(scale: float) -> None:
+    rng = np.random.default_rng(2)
+    r = (scale * np.abs(rng.standard_normal(5000))).astype(np.float32)  # a huge negative number is a mask
+    c = (r * (1 + 1e-6 * rng.standard_normal(5000))).astype(np.float32)
+    r[1000:1500] = c[1000:1500] = 0
+    e, y = c.astype(np.float64) - r, r.astype(np.float64)
+    assert distance(c, r)[0] == pytest.approx(np.linalg.norm(e) / np.linalg.norm(y), rel=1e-5)
+
+
 def test_distance_of_masks_overflow_and_integers() -> None:
     low = np.finfo(np.float32).min
     assert distance(np.array([1, -np.inf], np.float32), np.array([1, low], np.float32))[0] == 0

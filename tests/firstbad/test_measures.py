@@ -390,6 +390,27 @@ def test_integers_are_compared_exactly(way: str) -> None:
     assert measure(np.array([1], np.int8), np.array([1.5], np.float32)).max_abs == 0.5
 
 
+def test_bytes_that_are_equal(way: str) -> None:
+    rng = np.random.default_rng(7)
+    r = rng.integers(0, 256, 3001, np.uint8)
+    c = r.copy()
+    c[2999] ^= 1
+    y = r.astype(np.float64)
+    for x in (r, c):
+        m = measure(x, r, histogram=True)
+        assert (m.count, m.differing, m.max_abs, m.max_abs_index) == (
+            3001,
+            int(x is c),
+            int(x is c),
+            [-1, 2999][x is c],
+        )
+        assert m.reference_rms == pytest.approx(np.sqrt(np.mean(y**2)), rel=1e-12)
+        assert m.sums.m2_r == pytest.approx(((y - y.mean()) ** 2).sum(), rel=1e-12)
+        assert (m.sums.max_c, m.sums.max_r) == (x.max(), r.max())
+        assert m.sums.cc == pytest.approx((x.astype(np.float64) ** 2).sum(), rel=1e-12)
+        assert m.ulp_histogram[0] == 3001 - int(x is c)
+
+
 def test_float64_and_mixed(way: str) -> None:
     rng = np.random.default_rng(5)
     r = rng.standard_normal(3000)
