@@ -57,6 +57,14 @@ def _rows(data: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, int]]]:
             yield f"{name} {CLASSES[name][:22]}", c
 
 
+def _states(data: Mapping[str, Any]) -> str:
+    """Whether all that is said is of one state of the product's sources."""
+    states = {r["sources"] for r in data["rows"]}
+    if len(states) == 1:
+        return f"All of them are of one state of the sources ({states.pop()})."
+    return f"A result is kept until it is run again: these are of {len(states)} states of the sources."
+
+
 def page(data: Mapping[str, Any]) -> str:
     """The page, from the same data as result.json."""
     c, late = data["all"], data["held_out"]
@@ -68,8 +76,8 @@ def page(data: Mapping[str, Any]) -> str:
         "",
         "Runs: "
         + ", ".join(f"{sum(r['model'] == m for r in data['rows'])} on {m}" for m in data["models"])
-        + ". A result "
-        "is kept until it is run again, so not all of them are of the newest state of the sources.",
+        + ". "
+        + _states(data),
         "",
         f"{c['faults']} faults that change a value beyond noise, {c['hidden']} that do not, {c['clean']} clean runs.",
         "",

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from entries import Fault
 from faults_of_kernels import activations, attention, constants, ends, norms, precision, tails
-from faults_of_others import clean, held_out, of_torch, pairs
+from faults_of_others import clean, further, held_out, of_onnx, of_torch, pairs
 from faults_of_plans import buffers, weights, wires
 
 HERE = Path(__file__).parent
@@ -25,7 +25,7 @@ def every() -> list[Fault]:
         for make in (wires, buffers, weights, norms, attention, tails, constants, activations, precision, ends)
         for f in make()
     ]
-    return [*singles, *pairs(singles), *of_torch()]
+    return [*singles, *pairs(singles), *further(), *of_torch(), *of_onnx()]
 
 
 def main() -> None:

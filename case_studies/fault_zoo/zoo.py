@@ -16,6 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import exports
 import rivals
 from broken import HERE, KERNELS, Broken, broken
 from torch import set_num_threads
@@ -24,7 +25,7 @@ import firstbad
 from firstbad import probes, reference, session
 from firstbad.comparison import compare
 from firstbad.lint import lint_trace, predicts
-from firstbad.probes import c, torch
+from firstbad.probes import c, onnx, torch
 from firstbad.probes.lint import lint
 from firstbad.probes.plan import save
 from firstbad.result import Result
@@ -77,6 +78,7 @@ class Zoo:
     references: dict[tuple[int, ...], Path] = field(default_factory=dict)
     healthy: rivals.Values = field(default_factory=dict)
     noise: rivals.Noise = field(default_factory=dict)
+    others: dict[str, rivals.Values] = field(default_factory=dict)  # healthy runs of other engines
 
     @classmethod
     def of(cls, model: str, folder: Path, budget: float, seed: int | None = None) -> Zoo:
@@ -120,6 +122,8 @@ class Zoo:
             module = next((edit[1] for edit in entry["edits"]), "")
             argument = entry.get("argument") or f"{HERE / 'modules.py'}:{module}"
             output = torch.capture(argument, self.prepared, path, wishes)
+        elif engine == "onnx":
+            output = self._run_onnx(entry, path, wishes)
         else:
             made = broken(made.plan, self.prepared, entry["edits"])
             output = self._run_c(made, path, wishes, poison=entry.get("poison", False))
@@ -140,7 +144,7 @@ class Zoo:
                 said["there"] = _there(theirs, *entry["there"])
         mine = rivals.values(path)
         said["rivals"] = rivals.answers(rivals.values(reference), mine)
-        said["shows"] = rivals.shows(self.healthy, mine, self.noise) if engine == "c" else "by another engine"
+        said["shows"] = self._shows(engine, mine) if "what" not in entry else ""
         said["seconds"] = round(time.monotonic() - started, 2)
         path.unlink()
         return said
@@ -157,6 +161,28 @@ class Zoo:
         output = c.capture(str(argument), made.prepared, path, options, poison=poison)
         argument.unlink()
         return output
+
+    def _run_onnx(self, entry: Mapping[str, Any], path: Path, wishes: CaptureOptions) -> RunOutput:
+        healthy = self.folder / "exported"
+        if not healthy.is_dir():
+            exports.exported(self.prepared.model_object, healthy)
+        folder = exports.edited(healthy, entry["edits"], self.folder / "edited")
+        argument = ",".join(part for part in (str(folder), entry.get("argument", "")) if part)
+        return onnx.capture(argument, self.prepared, path, wishes)
+
+    def _shows(self, engine: str, mine: rivals.Values) -> str:
+        """The first value that the fault changes beyond noise, against the healthy run of the same engine."""
+        if engine == "c":
+            return rivals.shows(self.healthy, mine, self.noise)
+        if engine not in self.others:
+            path = self.folder / "healthy.h5"
+            if engine == "torch":
+                torch.capture("", self.prepared, path, self.options)
+            else:
+                self._run_onnx({"edits": ()}, path, self.options)
+            self.others[engine] = rivals.values(path)
+            path.unlink()
+        return rivals.shows(self.others[engine], mine, {})  # the same kernels: noise is none
 
     def reference(self, output: RunOutput) -> Path:
         """The reference driven by a candidate's tokens."""

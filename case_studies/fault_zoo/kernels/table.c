@@ -21,6 +21,8 @@
     K(embedding, next) K(embedding, scaled) K(masked_fill, nothing) K(masked_fill, first_row) \
     K(softmax, padded) K(linear, wrapped) K(gelu, table) K(gelu, clamped) K(add, fixed) K(linear, unrolled) \
     K(linear, rows_exchanged) K(linear, abs) K(conv1d, dilated) \
+    K(linear, tiles_crossed) K(linear, rows_doubled) K(linear, dithered) K(softmax, pruned) K(softmax, skips) \
+    K(gelu, straight) K(add, one_late) K(add, flushed) K(conv1d, grouped) K(positions, reversed) \
     K(argmax, half) K(argmax, second) K(argmax, last)
 
 /* kinds whose functions have a shorter name than the kind */
@@ -40,12 +42,13 @@
     N("attention_mix:", mix, gain) N("attention_mix:", mix, average) N("attention_mix:", mix, blocked) \
     N("attention_mix:", mix, plain) N("attention_mix:", mix, stale_head) \
     N("attention_scores:", scores, capped) N("attention_scores:", scores, blocks) \
-    N("layer_norm:", norm, previous_mean) N("layer_norm:", norm, one_row)
+    N("layer_norm:", norm, previous_mean) N("layer_norm:", norm, one_row) \
+    N("layer_norm:", norm, halves) N("attention_scores:", scores, by_distance)
 
-#define DECLARED(kind, variant) void kind##_##variant(const Call *c);
-#define DECLARED_NAMED(kind, short_name, variant) void short_name##_##variant(const Call *c);
-#define ENTRY(kind, variant) {#kind ":" #variant, kind##_##variant, __FILE__, __LINE__},
-#define ENTRY_NAMED(kind, short_name, variant) {kind #variant, short_name##_##variant, __FILE__, __LINE__},
+#define DECLARED(kind, variant) void zoo_##kind##_##variant(const Call *c);
+#define DECLARED_NAMED(kind, short_name, variant) void zoo_##short_name##_##variant(const Call *c);
+#define ENTRY(kind, variant) {#kind ":" #variant, zoo_##kind##_##variant, __FILE__, __LINE__},
+#define ENTRY_NAMED(kind, short_name, variant) {kind #variant, zoo_##short_name##_##variant, __FILE__, __LINE__},
 
 KINDS(DECLARED)
 NAMED(DECLARED_NAMED)

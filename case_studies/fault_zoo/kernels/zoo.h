@@ -13,7 +13,7 @@
 
 #define F(view) ((float *)(void *)(view).at)
 
-#define VARIANT(name) void name(const Call *c)
+#define VARIANT(name) void zoo_##name(const Call *c) /* a name of its own: the engine has kernels of the same words */
 
 static inline int64_t zoo_last(const View *v) { return v->dims[v->rank - 1]; }
 static inline int64_t zoo_int(const Call *c, const char *key, int64_t otherwise) {
