@@ -53,6 +53,8 @@ class Prepared:
     model_object: Any = None  # the loaded reference module; candidates never touch it
     first_step: str = "prefill"  # where a run begins
     minima: Mapping[str, np.ndarray] = field(default_factory=dict)  # of a quantised weight's blocks, [rows, blocks]
+    stored: Mapping[str, tuple[str, np.ndarray]] = field(default_factory=dict)
+    """Parameter name → its type in the file and the blocks of each row, uint8 [rows, bytes]; where it has such."""
     vocabulary: Callable[[], Sequence[bytes]] | None = None  # the bytes of each token before the special ones, by id
 
 

@@ -1,5 +1,7 @@
 """The built-in C engine as a candidate: `c` plans the model anew, `c:PLAN.json` runs a plan from a file.
 
+Of a language model `c:stored` takes the blocks of its GGUF file, `c:float16` and `c:bfloat16` weights rounded so.
+
 Compiles the engine on first use, hands it plan, weights and features as files that are gone afterwards, and records
 it into the trace while it runs. Leaves out audio and text: they are the model room's.
 """
@@ -11,14 +13,17 @@ import os
 import shlex
 import tempfile
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from firstbad.errors import UsageError
+from firstbad.graph import Value
+from firstbad.hashing import hash_array
 from firstbad.lint import Finding
+from firstbad.precision import LOW
 from firstbad.run import CaptureOptions, Launch, Prepared, RunOutput
 from firstbad.session import meta_of
 from firstbad.toolchain import build
@@ -32,12 +37,13 @@ from .plan_check import load
 from .planner import PROMPT_ROOM, plan
 from .planner_causal import plan as plan_causal
 from .process import record, run_bare, wanted_of
-from .program import lower, write_weights
+from .program import BLOCKS, lower, write_weights
 from .stream import Replace
 
 FLAGS = ("-std=gnu11", "-O3", "-march=native", "-ffp-contract=fast", "-pthread")
 """Before the user's own. Contraction is on so that a fused multiply-add is used where the processor has one."""
 
+STORED = ("stored", *LOW)
 STEPS = 8
 """New tokens of a language model where nobody says how many."""
 
@@ -72,14 +78,26 @@ def plan_for(argument: str, prepared: Prepared, *, tokens: int | None = None, fu
 
 
 def _plan_of_language(argument: str, prepared: Prepared, tokens: int | None, *, further: bool) -> Plan:
-    if argument:
+    if argument and argument not in STORED:
         chosen = load(Path(argument), further=further)
         if "encode" in chosen.steps:
             raise UsageError(f"the plan `{argument}` starts from sound, and the input is tokens: plan it anew")
         return chosen
     shapes = {name: array.shape for name, array in prepared.weights.items()}
     room = max(len(prepared.prompt), PROMPT_ROOM)
-    return plan_causal(prepared.config, shapes, prompt=room, tokens=tokens or STEPS)
+    types = _types(argument, prepared)
+    return plan_causal(prepared.config, shapes, prompt=room, tokens=tokens or STEPS, types=types)
+
+
+def _types(argument: str, prepared: Prepared) -> dict[str, str]:
+    """How the matrices that only products and look-ups read are stored."""
+    if argument == "stored":
+        types = {name: kind for name, (kind, _) in prepared.stored.items() if kind in BLOCKS}
+        if not types:
+            raise UsageError("`c:stored` takes the blocks of a GGUF file, and this model has none: give `c` alone")
+        return types
+    matrices = [n for n, w in prepared.weights.items() if w.ndim == 2 and n.endswith(".weight")]
+    return dict.fromkeys(matrices, argument) if argument in LOW else {}
 
 
 def lint(argument: str, prepared: Prepared | None = None) -> tuple[Finding, ...]:
@@ -119,7 +137,9 @@ def capture(
         started = time.monotonic()
         command = _command(chosen, prepared, options, folder, poison)
         handed = time.monotonic() - started
-        with TraceWriter(trace_path, role="candidate", engine="c", meta=meta) as writer:
+        with _Writer(trace_path, role="candidate", engine="c", meta=meta) as writer:
+            writer.blocks = {name: prepared.stored[name][1] for name in chosen.types if name in prepared.stored}
+            writer.numbers = prepared.weights
             ended = record(
                 command,
                 writer,
@@ -140,6 +160,19 @@ def capture(
     return RunOutput(tokens, text, not ended.death, ended.death, seconds)
 
 
+class _Writer(TraceWriter):
+    """Blocks that the engine holds as the file has them are the reference's numbers: they get these' hash."""
+
+    blocks: Mapping[str, np.ndarray] = {}
+    numbers: Mapping[str, np.ndarray] = {}
+
+    def value(self, v: Value, array: np.ndarray | None) -> Value:
+        if v.kind == "weight" and v.dtype == "uint8" and v.name in self.blocks:
+            right = v.hash == hash_array(np.ascontiguousarray(self.blocks[v.name]))
+            v = dataclasses.replace(v, hash=hash_array(self.numbers[v.name]) if right else v.hash)
+        return super().value(v, array)
+
+
 def allocations(
     argument: str, prepared: Prepared, first: Trace, options: CaptureOptions, folder: Path
 ) -> dict[str, Any]:
@@ -154,7 +187,7 @@ def relaunch(
     """Lays out in `folder` what another run needs; of the weights only these, the rest of the file is a hole."""
     chosen = plan_for(argument, prepared, tokens=options.max_tokens, further=bool(options.kernels))
     (folder / "program").write_text(lower(chosen, prepared, max_tokens=_most(prepared, options)), "utf-8")
-    write_weights(chosen, prepared.weights, folder / "weights", only=weights)
+    write_weights(chosen, prepared.weights, folder / "weights", only=weights, blocks=prepared.stored)
     _features(prepared).tofile(folder / "features")
     program = shlex.quote(str(engine(options.cflags, options.kernels)))
     return Launch([f'"${{ENGINE:-{program}}}"', '"${PROGRAM:-program}"', "weights", "features", str(_threads(options))])
@@ -200,6 +233,6 @@ def _command(chosen: Plan, prepared: Prepared, options: CaptureOptions, folder: 
     """The engine's command line, with its files laid out in `folder`."""
     files = [folder / name for name in ("program", "weights", "features")]
     files[0].write_text(lower(chosen, prepared, max_tokens=_most(prepared, options), poison=poison), "utf-8")
-    write_weights(chosen, prepared.weights, files[1])
+    write_weights(chosen, prepared.weights, files[1], blocks=prepared.stored)
     _features(prepared).tofile(files[2])
     return [engine(options.cflags, options.kernels), *files, str(_threads(options))]

@@ -25,7 +25,7 @@ GATES = {
 NORM_PLUS_ONE = {"gemma", "gemma2", "gemma3_text"}
 EMBEDDING_SCALED = NORM_PLUS_ONE
 POST_NORMS = {"gemma2", "gemma3_text", "olmo2"}
-PAIRS = {"glm", "glm4", "cohere", "cohere2", "helium", "ernie4_5"}
+PAIRS = {"glm", "helium"}
 """Neighbouring elements are turned together, not those half a head apart."""
 
 KNOWN = {
@@ -42,7 +42,7 @@ KNOWN = {
         "gemma",
         "gemma2",
     ),
-    *("smollm3", "olmo2", "phi3", "glm", "helium", "seed_oss", "arcee"),
+    *("smollm3", "olmo2", "phi3", "glm", "helium", "seed_oss", "gpt_oss"),
 }
 
 
@@ -77,6 +77,10 @@ class Facts:
     experts: int
     chosen: int
     renormalised: bool
+    chosen_first: bool  # the router's choice comes before its softmax
+    experts_turned: bool  # their weights are [E, inner, outer]
+    clipped: float  # limit of a gate that is clipped, and the slope of its sigmoid
+    slope: float
     dense_layers: tuple[int, ...]
 
 
@@ -120,18 +124,30 @@ def facts_of(config: Mapping[str, Any], weights: Mapping[str, tuple[int, ...]]) 
         windows=_windows(config, layers),
         turned=turned,
         pairs=family in PAIRS,
-        table_pairs=family in PAIRS,
-        rope_width=turned,
+        table_pairs=False,
+        rope_width=frequencies if family == "gpt_oss" else turned,
         rope_scale=_rope_scale(rope),
-        rope_words="pass" if family == "phi3" or turned < K else "halves",
+        rope_words=_rope_words(family, turned < K),
         gate=GATES[act][0],
         gate_word=GATES[act][1],
         post_norms=family in POST_NORMS,
         experts=int(config.get("num_local_experts") or config.get("num_experts") or 0),
         chosen=int(config.get("num_experts_per_tok") or 0),
+        chosen_first=family == "gpt_oss",
+        experts_turned=family == "gpt_oss",
+        clipped=float(config.get("swiglu_limit") or 0) if family == "gpt_oss" else 0.0,
+        slope=float(config.get("swiglu_alpha") or 1.702),
         renormalised=bool(config.get("norm_topk_prob", family == "mixtral")),
         dense_layers=_dense(config, layers),
     )
+
+
+def _rope_words(family: str, rest: bool) -> str:
+    if family == "gpt_oss":
+        return "four"
+    if family in PAIRS:
+        return "pairs and pass" if rest or family == "glm" else "pairs"
+    return "pass" if family == "phi3" or rest else "halves"
 
 
 def _number(config: Mapping[str, Any], key: str) -> int:

@@ -120,6 +120,13 @@ def _columns(x: Mapping[str, int], _w: Mapping[str, Shape], y: Shape, a: Mapping
     return rows > 0 and math.prod(y) == rows * cols and x["x"] % rows == 0 and 0 <= begin <= x["x"] // rows - cols
 
 
+def _gated(x: Mapping[str, int], _w: Mapping[str, Shape], y: Shape, a: Mapping[str, float], _h: int) -> bool:
+    """The last input may be twice as wide: a gate and what it opens, made as one."""
+    count = math.prod(y)
+    *first, last = x.values()
+    return all(n == count for n in first) and (last == count or (last == 2 * count and 0 <= a.get("begin", 0) <= y[-1]))
+
+
 def _by_row(x: Mapping[str, int], _w: Mapping[str, Shape], y: Shape, _a: Mapping[str, float], _h: int) -> bool:
     return x["x"] == math.prod(y) and math.prod(y) % x["factor"] == 0
 
@@ -174,13 +181,14 @@ KINDS: Mapping[str, Kind] = {
     "rope_cos": Kind((), ("frequency",), _table),
     "rope_sin": Kind((), ("frequency",), _table),
     "rope": Kind(("x", "cos", "sin"), (), _rope),
-    "silu": Kind(("x",), (), _same, elementwise=True),
-    "sigmoid": Kind(("x",), (), _same, elementwise=True),
-    "gelu_tanh": Kind(("x",), (), _same, elementwise=True),
-    "product": Kind(("a", "b"), (), _same, elementwise=True),
+    "silu": Kind(("x",), (), _gated, elementwise=True),
+    "sigmoid": Kind(("x",), (), _gated, elementwise=True),
+    "gelu_tanh": Kind(("x",), (), _gated, elementwise=True),
+    "product": Kind(("a", "b"), (), _gated, elementwise=True),
     "soft_cap": Kind(("x",), (), _same, elementwise=True),
     "softmax_sinks": Kind(("x",), ("sinks",), _sinks),
     "columns": Kind(("x",), (), _columns),
+    "clipped_gate": Kind(("x",), (), lambda x, _w, y, _a, _h: x["x"] == 2 * math.prod(y)),
     "scale_rows": Kind(("x", "factor"), (), _by_row),
     "topk": Kind(("x",), (), _some, makes="int64"),
     "pick": Kind(("x", "ids"), (), _some),

@@ -20,8 +20,8 @@ STEPS = ("encode", "prefill", "decode")  # a language model has no encode
 ITEM_BYTES = {"float32": 4, "int64": 8}
 
 Dim = int | str
-"""A number; "t": tokens fed to this step; "n": positions so far, these included; "w": of those, the window's last ones.
-"""
+"""A number; "t": tokens fed to this step; "n": positions so far, these included; "w": of those, the window's last ones;
+"4t": four times as many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ def sizes_at(step: Step, t: int, n: int) -> dict[str, int]:
 
 def numbers(shape: tuple[Dim, ...], sizes: Mapping[str, int]) -> tuple[int, ...]:
     """A shape with its symbols filled in."""
-    return tuple(sizes[d] if isinstance(d, str) else d for d in shape)
+    return tuple(sizes[d[-1]] * int(d[:-1] or 1) if isinstance(d, str) else d for d in shape)
 
 
 def save(plan: Plan, path: Path) -> None:

@@ -23,6 +23,7 @@ TYPES = ("float16", "bfloat16", "Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q6_K", "MXFP4")
 """How a weight may be stored beside float32, in the order of engine/blocks.h."""
 
 _NAME = re.compile(r"[A-Za-z0-9_.:\-]{1,180}")
+_DIM = re.compile(r"([1-9][0-9]{0,2})?[tnw]")
 _KEY = re.compile(r"[a-z_]{1,15}")
 _MAX_BYTES = 1 << 36  # of all buffers
 _MAX_OPS = 100_000
@@ -265,7 +266,10 @@ class _Reader:
         shape = data.get("shape")
         if not isinstance(shape, list) or not 1 <= len(shape) <= _MAX_RANK:
             self.fail(f"`shape` of {what}", f"a list of 1 to {_MAX_RANK} sizes")
-        dims = tuple(d if d in ("t", "n", "w") else self.number(d, f"`shape` of {what}", 1, 1 << 32) for d in shape)
+        dims = tuple(
+            d if isinstance(d, str) and _DIM.fullmatch(d) else self.number(d, f"`shape` of {what}", 1, 1 << 32)
+            for d in shape
+        )
         if data.get("dtype") not in list(ITEM_BYTES):
             self.fail(f"`dtype` of {what}", " or ".join(ITEM_BYTES))
         order = data.get("order", [])

@@ -11,15 +11,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from . import planner_gpt2
 from .builder import Builder
 from .facts import Facts, facts_of
+from .feed_forward import Model, Shapes, experts, mlp
 from .lifetimes import assign
 from .plan import Dim, Plan, Step
 
 HEADS = (0, 2, 1, 3)
 """[1, H, t, K] as it lies in memory: token by token."""
-
-Shapes = Mapping[str, tuple[int, ...]]
 
 
 def plan(
@@ -33,6 +33,8 @@ def plan(
 ) -> Plan:
     """The plan for a model's config and the shapes of its weights: room for a prompt of so many tokens, and for so many
     new ones. `types`: how weights are stored where not as float32; `reuse`: share buffers."""
+    if config.get("model_type") == "gpt2":
+        return assign(planner_gpt2.plan(config, weights, prompt=prompt, tokens=tokens), reuse=reuse)
     facts = facts_of(config, weights)
     positions = min(facts.positions, prompt + tokens)
     used: dict[str, tuple[int, ...]] = {}
@@ -48,35 +50,8 @@ def plan(
     return assign(made, reuse=reuse)
 
 
-class _Model:
-    """One step under way."""
-
-    def __init__(self, b: Builder, facts: Facts, weights: Shapes, t: Dim) -> None:
-        self.b, self.f, self.weights, self.t = b, facts, weights, t
-        self.cos = self.sin = ""
-
-    def weight(self, name: str) -> tuple[str, tuple[int, ...]]:
-        return name, self.weights[name]
-
-    def linear(self, name: str, x: str, *, path: str = "", **more: Any) -> str:
-        """`name` of the module; `path` of the value where the module is not PyTorch's own."""
-        weights = {
-            port: self.weight(f"{name}.{port}") for port in ("weight", "bias") if f"{name}.{port}" in self.weights
-        }
-        shape = (1, self.t, weights["weight"][1][0])
-        return self.b.op("linear", path or name, shape, {"x": x}, weights=weights, **more)
-
-    def norm(self, name: str, x: str, shape: tuple[Dim, ...], **more: Any) -> str:
-        attrs = {"eps": self.f.eps, "offset": self.f.norm_offset}
-        weights = {"weight": self.weight(f"{name}.weight")}
-        return self.b.op("rms_norm", f"{name}.mul_1", shape, {"x": x}, weights=weights, attrs=attrs, **more)
-
-    def stream(self, kind: str, name: str, **inputs: str) -> str:
-        return self.b.op(kind, name, (1, self.t, self.f.width), inputs)
-
-
 def _step(b: Builder, f: Facts, weights: Shapes, t: Dim) -> Step:
-    m = _Model(b, f, weights, t)
+    m = Model(b, f, weights, t)
     ids = b.fed("input_ids", (1, t), "int64")
     table = f"{f.root}.embed_tokens"
     name = f"{table}.embedding" if f.embedding_scale else table
@@ -109,7 +84,7 @@ def _step(b: Builder, f: Facts, weights: Shapes, t: Dim) -> Step:
     return b.step(ids, b.op("argmax", "generate.argmax:int64", (1,), {"x": x}, dtype="int64"))
 
 
-def _layer(m: _Model, layer: str, x: str, i: int) -> str:
+def _layer(m: Model, layer: str, x: str, i: int) -> str:
     """Norms before, after or on both sides of each half, as the weights say."""
     f, shape = m.f, (1, m.t, m.f.width)
     before = f"{layer}.input_layernorm"
@@ -123,17 +98,13 @@ def _layer(m: _Model, layer: str, x: str, i: int) -> str:
     x = m.stream("add", f"{layer}.add", a=x, b=mixed)
     name = second if wraps else after
     normed = m.norm(name, x, shape) if f"{name}.weight" in m.weights else x
-    fed = (
-        _experts(m, f"{layer}.mlp", normed)
-        if f.experts and i not in f.dense_layers
-        else _mlp(m, f"{layer}.mlp", normed)
-    )
+    fed = (experts if f.experts and i not in f.dense_layers else mlp)(m, f"{layer}.mlp", normed)
     if wraps:
         fed = m.norm(f"{layer}.post_feedforward_layernorm", fed, shape)
     return m.stream("add", f"{layer}.add_1", a=x, b=fed)
 
 
-def _attention(m: _Model, path: str, x: str, i: int) -> str:
+def _attention(m: Model, path: str, x: str, i: int) -> str:
     b, f, t = m.b, m.f, m.t
     H, G, K = f.heads, f.key_heads, f.head
     cache: dict[str, Any] = {"kept": True, "rows": True}
@@ -183,70 +154,18 @@ def _attention(m: _Model, path: str, x: str, i: int) -> str:
     return m.linear(f"{path}.o_proj", mixed)
 
 
-def _turn(m: _Model, path: str, x: str, heads: int, **more: Any) -> str:
+def _turn(m: Model, path: str, x: str, heads: int, **more: Any) -> str:
     """Rotary positions; each family's own ops, counted so that the last one's name is right."""
     f, b = m.f, m.b
     if f.rope_words == "four":
         b.next(path, "mul", "mul", "sub", "mul", "mul", "add")
         name = b.next(path, "cat")
-    elif f.rope_words == "pass":  # the rest is joined to what was turned
-        b.next(path, "cat", "mul", "mul", "add")
+    elif f.rope_words in ("pass", "pairs and pass"):  # the rest is joined to what was turned
+        b.next(path, *(["cat"] if f.rope_words == "pass" else []), "mul", "mul", "add")
         name = b.next(path, "cat")
     else:
         b.next(path, "mul", "mul")
         name = b.next(path, "add")
-    attrs = {"turned": f.turned, "pairs": int(f.pairs)}
+    attrs = {"turned": f.turned, "pairs": int(f.pairs), "every": 2 if f.table_pairs else 1}
     ports = {"x": x, "cos": m.cos, "sin": m.sin}
     return b.op("rope", name, (1, heads, m.t, f.head), ports, attrs=attrs, order=HEADS, **more)
-
-
-def _mlp(m: _Model, path: str, x: str) -> str:
-    fused = f"{path}.gate_up_proj"
-    if f"{fused}.weight" in m.weights:
-        F = m.weights[f"{fused}.weight"][0] // 2
-        both = m.linear(fused, x)
-        shape = (1, m.t, F)
-        gate = m.b.op("columns", f"{path}.chunk", shape, {"x": both}, attrs={"begin": 0})
-        up = m.b.op("columns", f"{path}.chunk_1", shape, {"x": both}, attrs={"begin": F})
-        word = "activation_fn"
-    else:
-        gate, up = m.linear(f"{path}.gate_proj", x), m.linear(f"{path}.up_proj", x)
-        shape = (1, m.t, m.weights[f"{path}.gate_proj.weight"][0])
-        word = "act_fn"
-    gate = m.b.same(m.f.gate, f"{path}.{word}.{m.f.gate_word}", shape, x=gate)
-    return m.linear(f"{path}.down_proj", m.b.same("product", m.b.next(path, "mul"), shape, a=gate, b=up))
-
-
-def _experts(m: _Model, path: str, x: str) -> str:
-    """A router chooses S of E experts for each token; their rows are computed in the experts' order."""
-    b, f, t = m.b, m.f, m.t
-    gate, experts, S, D = f"{path}.gate", f"{path}.experts", f.chosen, f.width
-    scores = m.linear(gate, x, path=f"{gate}.linear")
-    E = m.weights[f"{gate}.weight"][0]
-    p = b.same("softmax", f"{gate}.softmax", (t, E), x=scores)
-    ids = b.op("topk", f"{gate}.topk:int64", (t, S), {"x": p}, dtype="int64")
-    factor = b.op("pick", f"{gate}.topk", (t, S), {"x": p, "ids": ids})
-    if f.renormalised:
-        factor = b.same("renormalise", f"{gate}.div", (t, S), x=factor)
-    order = b.op("expert_order", f"{experts}.sort:int64_1", (t, S), {"ids": ids}, dtype="int64")
-    names = [f"{experts}.gate_up_proj", f"{experts}.down_proj"]
-    F = m.weights[names[0]][1] // 2
-    rows = {"ids": ids, "order": order}
-    weight = {"weight": m.weight(names[0])}
-    name = f"{experts}._grouped_mm"
-    both = b.op("expert_linear", name, (t, S, 2 * F), {"x": x, **rows}, weights=weight, attrs={"spread": 1})
-    shape = (t, S, F)
-    up = b.op("columns", f"{experts}.chunk_1", shape, {"x": both}, attrs={"begin": F})
-    opened = b.op("columns", f"{experts}.chunk", shape, {"x": both}, attrs={"begin": 0})
-    opened = b.same(f.gate, f"{experts}.act_fn.{f.gate_word}", shape, x=opened)
-    inner = b.same("product", f"{experts}.mul", shape, a=opened, b=up)
-    weight = {"weight": m.weight(names[1])}
-    fed = b.op("expert_linear", f"{experts}._grouped_mm_1", (t, S, D), {"x": inner, **rows}, weights=weight)
-    total = b.op("expert_sum", f"{experts}.sum", (1, t, D), {"x": fed, "order": order, "factor": factor})
-    shared = f"{path}.shared_expert"
-    if f"{shared}.gate_proj.weight" in m.weights:
-        beside = _mlp(m, shared, x)
-        opened = b.same("sigmoid", f"{path}.sigmoid", (1, t, 1), x=m.linear(f"{path}.shared_expert_gate", x))
-        beside = b.op("scale_rows", f"{path}.mul", (1, t, D), {"x": beside, "factor": opened})
-        total = b.same("add", f"{path}.add", (1, t, D), a=total, b=beside)
-    return total

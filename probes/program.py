@@ -13,8 +13,9 @@ from pathlib import Path
 import numpy as np
 
 from firstbad.errors import UsageError
-from firstbad.precision import bfloat16_bits
+from firstbad.precision import LOW
 from firstbad.run import Prepared
+from firstbad.weights import stored_as
 
 from .kinds import kind_of
 from .plan import Plan, PlanOp, Step, Tensor
@@ -84,9 +85,15 @@ def weight_offsets(plan: Plan) -> tuple[Mapping[str, int], int]:
 
 
 def write_weights(
-    plan: Plan, weights: Mapping[str, np.ndarray], path: Path, *, only: Collection[str] | None = None
+    plan: Plan,
+    weights: Mapping[str, np.ndarray],
+    path: Path,
+    *,
+    only: Collection[str] | None = None,
+    blocks: Mapping[str, tuple[str, np.ndarray]] | None = None,
 ) -> None:
-    """The plan's weights end to end, as the engine maps them; `only` these, zeros for the others."""
+    """The plan's weights end to end, as the engine maps them; `only` these, zeros for the others. `blocks`: those that
+    the model's file stores so (see Prepared.stored)."""
     offsets, end = weight_offsets(plan)
     with path.open("wb") as file:
         for name, shape in plan.weights.items():
@@ -100,14 +107,17 @@ def write_weights(
                 )
             if only is None or name in only:
                 file.seek(offsets[name])
-                file.write(_stored(array, plan.types.get(name, "float32")).data)
+                file.write(_stored(name, array, plan.types.get(name, "float32"), blocks or {}).data)
         file.truncate(end)
 
 
-def _stored(array: np.ndarray, stored: str) -> np.ndarray:
-    if stored == "bfloat16":
-        return bfloat16_bits(np.ascontiguousarray(array))
-    return np.ascontiguousarray(array, np.float16 if stored == "float16" else np.float32)
+def _stored(name: str, array: np.ndarray, stored: str, blocks: Mapping[str, tuple[str, np.ndarray]]) -> np.ndarray:
+    if stored in LOW or stored == "float32":
+        return np.ascontiguousarray(stored_as(np.ascontiguousarray(array), stored))
+    kind, rows = blocks.get(name, ("", array))
+    if kind != stored:
+        raise UsageError(f"the plan wants `{name}` as {stored}, and the model's file has it as {kind or 'numbers'}")
+    return np.ascontiguousarray(rows)
 
 
 def _op(plan: Plan, step: Step, op: PlanOp, buffers: Mapping[str, int], weights: Mapping[str, int]) -> str:

@@ -61,6 +61,7 @@ def prepare(spec: ModelSpec) -> Prepared:
         notes=tuple(notes),
         spec=spec,
         model_object=loaded.model,
+        stored=loaded.stored,
     )
 
 
@@ -196,4 +197,4 @@ def _checkpoint(place: str) -> Loaded:
             _ids_as_text(chosen) if tokenizer is None else str(tokenizer.decode(list(chosen), skip_special_tokens=True))
         )
 
-    return Loaded(_ready(model), path.stem, f"file {path}", ids, words, minima=minima)
+    return Loaded(_ready(model), path.stem, f"file {path}", ids, words, minima=minima, stored=gguf_model.stored(path))

@@ -18,6 +18,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from firstbad.arguments import did_you_mean
@@ -50,6 +51,7 @@ class Loaded:
     text: Callable[[Sequence[int]], str]
     place: Place | None = None  # None: random weights
     minima: Mapping[str, Any] = field(default_factory=dict)  # of quantised weights: see Prepared
+    stored: Mapping[str, tuple[str, np.ndarray]] = field(default_factory=dict)  # see Prepared.stored
 
 
 def room_name(model: str) -> str:
@@ -201,9 +203,10 @@ def load(model: str, factory: Callable[[Mapping[str, Any]], Any]) -> Loaded:
 
 
 def plain(model: Any) -> Any:
-    """Ready to be recorded: no dropout, no gradients, and each expert by itself rather than in one fused call."""
+    """Ready to be recorded: no dropout, no gradients, and the rows of all experts in one product (grouped.py), so that
+    the graph is the same whichever are chosen."""
     if getattr(model, "_can_set_experts_implementation", bool)():
-        model.set_experts_implementation("eager")
+        model.set_experts_implementation("grouped_mm")
     return _ready(model)
 
 

@@ -21,7 +21,7 @@ from torch._ops import OpOverload, OpOverloadPacket
 from firstbad.errors import CompareError
 from firstbad.graph import Op
 
-from . import call, conditions, sequential
+from . import call, conditions, grouped, sequential
 
 WEIGHT_BUDGET = 1 << 30
 """Bytes of weights kept in the replay's dtypes; the least recently used go first."""
@@ -34,7 +34,7 @@ PRIVATE = {
     *("_unsafe_view", "_reshape_alias", "_reshape_copy", "_to_copy", "_softmax", "_log_softmax", "_safe_softmax"),
     *("_conj", "_stack", "_unsafe_index", "_unsafe_index_put", "_fused_rms_norm", "_adaptive_avg_pool2d"),
     *("_native_batch_norm_legit_no_training", "_scaled_dot_product_flash_attention_for_cpu", "_convolution"),
-    *("__and__", "__or__", "__xor__"),
+    *("__and__", "__or__", "__xor__", "_grouped_mm"),
     *("_scaled_dot_product_attention_math", "_weight_norm", "_prelu_kernel", "_thnn_fused_lstm_cell"),
 }
 """Ops with a leading underscore are internal (some crash on wrong sizes): these are met in recordings."""
@@ -95,7 +95,7 @@ class Executor:
         return [_out(t, floating, borrowed) for t in call.tensors(result)]
 
     def scale(self, op: Op, inputs: Mapping[int, np.ndarray], output: np.ndarray) -> np.ndarray | None:
-        found = conditions.of(op.kind)
+        found = grouped.condition if op.kind.startswith("aten._grouped_mm.") else conditions.of(op.kind)
         if found is None:
             return None
         args, kwargs = self._arguments(op, inputs)
@@ -110,7 +110,7 @@ class Executor:
     def sequential(
         self, op: Op, inputs: Mapping[int, np.ndarray], samples: int, seed: int
     ) -> tuple[np.ndarray, np.ndarray] | None:
-        found = sequential.of(op.kind)
+        found = grouped.sequential if op.kind.startswith("aten._grouped_mm.") else sequential.of(op.kind)
         if found is None:
             return None
         args, kwargs = self._arguments(op, inputs)
@@ -220,6 +220,8 @@ def _run(target: OpOverload, op: Op, args: list[Any], kwargs: dict[str, Any]) ->
         if isinstance(layout, list) and all(isinstance(s, int) for s in layout):
             base = torch.empty_strided(args[0].shape, layout, dtype=args[0].dtype)
             args = [base.copy_(args[0]), *args[1:]]
+    if word == "_grouped_mm":
+        return grouped.product(*args, **kwargs)
     if word == "argmax" and args[0].dtype in (torch.bfloat16, torch.float16):
         args = [args[0].float(), *args[1:]]
     return target(*args, **kwargs)

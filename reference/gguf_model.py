@@ -136,7 +136,7 @@ def minima(said: Mapping[str, Any], held: Mapping[str, Tensor]) -> dict[str, NDA
     }
 
 
-def _turned(said: Mapping[str, Any], name: str, array: NDArray[np.float32]) -> NDArray[np.float32]:
+def _turned(said: Mapping[str, Any], name: str, array: NDArray[Any]) -> NDArray[Any]:
     """Rows of query and key projections by halves, where the file has them by pairs."""
     kind = str(said.get("general.architecture"))
     H = int(said.get(f"{kind}.attention.head_count", 1))
@@ -145,7 +145,17 @@ def _turned(said: Mapping[str, Any], name: str, array: NDArray[np.float32]) -> N
     return by_halves(array, heads) if heads else array
 
 
-def by_halves(array: NDArray[np.float32], heads: int) -> NDArray[np.float32]:
+def stored(path: Path) -> dict[str, tuple[str, NDArray[Any]]]:
+    """Parameter of transformers → its type in the file and its blocks, a row each; rows in transformers' order."""
+    file, made = read(path), {}
+    for tensor in file.tensors.values():
+        if len(tensor.shape) == 2 and tensor.blocks:
+            name, raw = name_of(tensor.name), tensor.raw.reshape(-1).view(np.uint8).reshape(tensor.shape[0], -1)
+            made[name] = (tensor.type, _turned(file.metadata, name, raw))
+    return made
+
+
+def by_halves(array: NDArray[Any], heads: int) -> NDArray[Any]:
     """Rows of adjacent pairs → rows by halves: within a head row j + K/2 k comes from row 2 j + k."""
     return array.reshape(heads, -1, 2, *array.shape[1:]).swapaxes(1, 2).reshape(array.shape)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -92,14 +93,18 @@ def random_model(spec: ModelSpec, kind: str, auto: Any) -> Loaded:
         ) from None
     fill(model, spec.random_weights)
     source = f"random weights, seed {spec.random_weights}"
-    return Loaded(plain(model), f"a random {kind}", source, lambda text: list(text.encode()), _ids_as_text)
+    return Loaded(
+        plain(model), f"a random {model.config.model_type}", source, lambda text: list(text.encode()), _ids_as_text
+    )
 
 
 def config_of(kind: str) -> Any:
-    """The config of a family's tiny model."""
+    """The config of a family's tiny model; of a folder its own, as it stands."""
     from transformers import AutoConfig
 
     auto: Any = AutoConfig  # untyped
+    if (Path(kind) / "config.json").is_file():
+        return auto.from_pretrained(kind, local_files_only=True)
     ends = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"), 0)
     own = FAMILIES.get(kind, {})
     common = {} if "text_config" in own else {**SMALL, **ends}

@@ -44,21 +44,46 @@ void run_rope(const Call *c) {
     int64_t turned = (int64_t)attr(c, "turned", (double)K), H = c->out.count / (T * K);
     need(same(c, 1) && c->in[2].count == T * width && c->out.count == T * H * K, c);
     need(turned > 0 && turned <= K && turned % 2 == 0 && (width == turned || width == turned / 2), c);
-    rope(F(c->out), F(c->in[0]), F(c->in[1]), F(c->in[2]), T, H, K, turned, width, attr(c, "pairs", 0) != 0);
+    int64_t every = (int64_t)attr(c, "every", 1);
+    need(every > 0 && (turned / 2 - 1) * every < width, c);
+    rope(F(c->out), F(c->in[0]), F(c->in[1]), F(c->in[2]), T, H, K, turned, width, every, attr(c, "pairs", 0) != 0);
+}
+
+/* of an input twice as wide as the output, the columns from `begin` on count: a gate and what it opens, made as one */
+static int half_of(const Call *c, const View *in) {
+    int64_t begin = (int64_t)attr(c, "begin", 0), F = last_dim(&c->out);
+    return in->count == 2 * c->out.count && begin >= 0 && begin <= F;
 }
 
 #define POINTWISE(kind) \
     void run_##kind(const Call *c) { \
-        need(same(c, 1), c); \
-        kind(F(c->out), F(c->in[0]), c->out.count); \
+        int64_t cols = last_dim(&c->out), begin = (int64_t)attr(c, "begin", 0); \
+        need(same(c, 1) || half_of(c, &c->in[0]), c); \
+        if (same(c, 1)) { \
+            kind(F(c->out), F(c->in[0]), c->out.count); \
+            return; \
+        } \
+        for (int64_t r = 0; r < c->out.count / cols; r++) \
+            kind(F(c->out) + r * cols, F(c->in[0]) + r * 2 * cols + begin, cols); \
     }
 POINTWISE(silu)
 POINTWISE(sigmoid)
 POINTWISE(gelu_tanh)
 
 void run_product(const Call *c) {
-    need(same(c, 2), c);
-    product(F(c->out), F(c->in[0]), F(c->in[1]), c->out.count);
+    int64_t cols = last_dim(&c->out), begin = (int64_t)attr(c, "begin", 0);
+    need(same(c, 2) || (c->in[0].count == c->out.count && half_of(c, &c->in[1])), c);
+    if (same(c, 2)) {
+        product(F(c->out), F(c->in[0]), F(c->in[1]), c->out.count);
+        return;
+    }
+    for (int64_t r = 0; r < c->out.count / cols; r++)
+        product(F(c->out) + r * cols, F(c->in[0]) + r * cols, F(c->in[1]) + r * 2 * cols + begin, cols);
+}
+
+void run_clipped_gate(const Call *c) {
+    need(c->in[0].count == 2 * c->out.count, c);
+    clipped_gate(F(c->out), F(c->in[0]), (float)attr(c, "limit", 7), (float)attr(c, "slope", 1.702), c->out.count);
 }
 
 void run_soft_cap(const Call *c) {

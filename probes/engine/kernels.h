@@ -82,15 +82,17 @@ typedef struct {
 } Rope;
 DECLARE_KERNEL(rope_cos, float *y, const float *frequency, Rope rope, int64_t T, int64_t R);
 DECLARE_KERNEL(rope_sin, float *y, const float *frequency, Rope rope, int64_t T, int64_t R);
-/* y[T, H, K] = x with its first K - rest elements turned: those half of them apart belong together, or (`pairs`)
-   neighbours; cos and sin are [T, width], one or two for each of these */
+/* y[T, H, K] = x with its first `turned` elements turned: those half of them apart belong together, or (`pairs`)
+   neighbours; cos and sin are [T, width], that of pair i in column i x every */
 DECLARE_KERNEL(rope, float *y, const float *x, const float *cos, const float *sin, int64_t T, int64_t H, int64_t K,
-               int64_t turned, int64_t width, int64_t pairs);
+               int64_t turned, int64_t width, int64_t every, int64_t pairs);
 DECLARE_KERNEL(silu, float *y, const float *x, int64_t count);
 DECLARE_KERNEL(sigmoid, float *y, const float *x, int64_t count);
 /* y = x/2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) */
 DECLARE_KERNEL(gelu_tanh, float *y, const float *x, int64_t count);
 DECLARE_KERNEL(product, float *y, const float *a, const float *b, int64_t count);
+/* y[rows, F] = (1 + up) gate sigmoid(slope gate) of x[rows, F, (gate, up)], the gate at most `limit`, |up| too */
+DECLARE_KERNEL(clipped_gate, float *y, const float *x, float limit, float slope, int64_t count);
 /* y = cap tanh(x / cap) */
 DECLARE_KERNEL(soft_cap, float *y, const float *x, float cap, int64_t count);
 /* y[H, Tq, Tk] = softmax of x and one more score for each head, whose share is left out */

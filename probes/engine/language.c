@@ -62,7 +62,7 @@ KERNEL(rope_sin, float *y, const float *frequency, Rope rope, int64_t T, int64_t
 }
 
 KERNEL(rope, float *y, const float *x, const float *cos, const float *sin, int64_t T, int64_t H, int64_t K,
-       int64_t turned, int64_t width, int64_t pairs) {
+       int64_t turned, int64_t width, int64_t every, int64_t pairs) {
     int64_t half = turned / 2;
     for (int64_t t = 0; t < T; t++)
         for (int64_t h = 0; h < H; h++) {
@@ -70,10 +70,9 @@ KERNEL(rope, float *y, const float *x, const float *cos, const float *sin, int64
             float *to = y + (t * H + h) * K;
             for (int64_t i = 0; i < half; i++) {
                 int64_t one = pairs ? 2 * i : i, other = pairs ? 2 * i + 1 : i + half;
-                int64_t at = width == half ? i : one, at_other = width == half ? i : other;
-                float a = from[one], b = from[other];
-                to[one] = a * c[at] - b * s[at];
-                to[other] = b * c[at_other] + a * s[at_other];
+                float a = from[one], b = from[other], cosine = c[i * every], sine = s[i * every];
+                to[one] = a * cosine - b * sine;
+                to[other] = b * cosine + a * sine;
             }
             for (int64_t i = turned; i < K; i++) to[i] = from[i];
         }
@@ -110,6 +109,14 @@ KERNEL(gelu_tanh, float *y, const float *x, int64_t count) {
 
 KERNEL(product, float *y, const float *a, const float *b, int64_t count) {
     for (int64_t i = 0; i < count; i++) y[i] = a[i] * b[i];
+}
+
+KERNEL(clipped_gate, float *y, const float *x, float limit, float slope, int64_t count) {
+    for (int64_t i = 0; i < count; i++) {
+        float gate = x[2 * i] > limit ? limit : x[2 * i], up = x[2 * i + 1];
+        up = up > limit ? limit : up < -limit ? -limit : up;
+        y[i] = (up + 1.0f) * (gate / (1.0f + expf(-slope * gate)));
+    }
 }
 
 KERNEL(soft_cap, float *y, const float *x, float cap, int64_t count) {

@@ -43,10 +43,10 @@ static void *room(int64_t count, size_t size) {
 static int64_t dim(FILE *file) {
     char text[24], *end;
     word(file, text, sizeof text);
-    if (!strcmp(text, "t")) return DIM_T;
-    if (!strcmp(text, "n")) return DIM_N;
-    if (!strcmp(text, "w")) return DIM_W;
     long long value = strtoll(text, &end, 10);
+    int kind = *end == 't' ? DIM_T : *end == 'n' ? DIM_N : *end == 'w' ? DIM_W : 0;
+    if (kind && end == text) value = 1;
+    if (kind && !end[1] && value > 0 && value <= 1024) return -(value * DIM_KINDS + kind);
     if (*end || value < 1 || value > INT64_C(1) << 40) fail("bad dim in the program", text);
     return value;
 }

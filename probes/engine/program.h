@@ -1,7 +1,7 @@
 /* A program: a plan as flat text, every name resolved to a buffer and an offset (written by probes/program.py).
 
    Words are separated by blanks; a dim is a number or `t` (tokens fed to this step) or `n` (positions so far, these
-   included) or `w` (of those, the last ones that a window of the step shows). See read_program for the order of the words. Leaves out JSON and anything the plan's reader checked;
+   included) or `w` (of those, the last ones that a window of the step shows); `4t` is four times as many. See read_program for the order of the words. Leaves out JSON and anything the plan's reader checked;
    what could reach outside a buffer is checked again here. */
 #ifndef PROGRAM_H
 #define PROGRAM_H
@@ -13,7 +13,7 @@
 #define MAX_ATTRS 8
 #define NAME 200
 
-enum { DIM_T = -1, DIM_N = -2, DIM_W = -3 };
+enum { DIM_T = 1, DIM_N, DIM_W, DIM_KINDS }; /* -(times x DIM_KINDS + kind) stands for such a dim */
 enum { FROM_OWN, FROM_START, FROM_WINDOW }; /* which row of a cache a view of it begins with */
 
 typedef struct {
@@ -21,7 +21,7 @@ typedef struct {
     int dtype; /* of firstbad.h */
     int buffer, rank, from;
     int64_t offset, row_bytes; /* row_bytes: of one position in a cache, 0 where it is none */
-    int64_t dims[MAX_RANK];    /* or DIM_T, DIM_N, DIM_W */
+    int64_t dims[MAX_RANK];    /* negative: see above */
     int64_t order[MAX_RANK];   /* of the dims in memory, outermost first */
 } Tensor;
 

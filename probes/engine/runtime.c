@@ -59,10 +59,8 @@ View view_of(const Runtime *r, const Tensor *tensor) {
     v.dtype = tensor->dtype;
     v.rank = tensor->rank;
     for (int i = 0; i < v.rank; i++) {
-        v.dims[i] = tensor->dims[i] == DIM_T   ? r->t
-                    : tensor->dims[i] == DIM_N ? r->n
-                    : tensor->dims[i] == DIM_W ? r->w
-                                               : tensor->dims[i];
+        int64_t dim = tensor->dims[i], kind = -dim % DIM_KINDS, times = -dim / DIM_KINDS;
+        v.dims[i] = dim >= 0 ? dim : times * (kind == DIM_T ? r->t : kind == DIM_N ? r->n : r->w);
         seen |= INT64_C(1) << tensor->order[i];
     }
     if (seen != (INT64_C(1) << v.rank) - 1) fail("not an order of dims", tensor->name);
