@@ -18,6 +18,7 @@ import numpy as np
 
 import firstbad
 from firstbad.alignment import Alignment, align
+from firstbad.answers import only_near_ties, outputs_of
 from firstbad.arithmetic import as_recorded
 from firstbad.benign import Benign, benign
 from firstbad.benign import words as benign_words
@@ -147,7 +148,7 @@ def compare(
         for fault, (case, cause) in zip(localised.faults, explained, strict=True)
     )
     coverage = _coverage(reference, candidate, alignment, local, weights)
-    outputs = _outputs(reference, candidate)
+    outputs = outputs_of(reference, candidate, local)
     result = Result(
         verdict=_verdict(faults, candidate, outputs, local, localised),
         first_bad=faults[0] if faults else None,
@@ -163,6 +164,7 @@ def compare(
             *_notes(alignment, weights),
             *_drift(localised),
             *benign_words(harmless, number),
+            *_followed(reference),
             *refused,
             *getattr(executor, "words", ()),
         ),
@@ -208,6 +210,16 @@ def _drift(localised: Localised) -> Iterable[str]:
         yield (
             f"drift: the usual value is noisier than a clean engine's; {most.name} adds most, {number(most.added)} "
             f"where {number(most.allowed)} would be noise ({most.floors:.1f} noise floors)"
+        )
+
+
+def _followed(reference: Trace) -> Iterable[str]:
+    """Where the candidate chose otherwise than the reference would have on its own numbers."""
+    ops = [op for op in reference.graph.ops if op.attrs.get("followed")]
+    if ops:
+        yield (
+            f"{len(ops)} choices of a top-k are the candidate's, the reference's own would be others; first "
+            f"{ops[0].name} of {ops[0].step}"
         )
 
 
@@ -262,6 +274,8 @@ def check_reference(case: Case) -> None:
     Raises UnstableReferenceError where replaying the region on the reference's values does not give the reference's.
     """
     reference, value = case.reference, case.judged.pair.reference
+    if case.judged.op.attrs.get("followed"):
+        return  # it gave back what the candidate chose
     starts = frozenset(case.region.inputs)
 
     def own(other: Value) -> NDArray[Any] | None:
@@ -389,25 +403,10 @@ def _coverage(reference: Trace, candidate: Trace, alignment: Alignment, local: L
     )
 
 
-def _outputs(reference: Trace, candidate: Trace) -> dict[str, Any]:
-    """Both answers and the first token that differs."""
-    ours, theirs = list(reference.outputs.get("tokens", [])), list(candidate.outputs.get("tokens", []))
-    shared = min(len(ours), len(theirs))
-    first = next((i for i in range(shared) if ours[i] != theirs[i]), -1)
-    if first < 0 and len(ours) != len(theirs) and candidate.complete and "tokens" in candidate.outputs:
-        first = shared
-    return {
-        "reference": {"text": reference.outputs.get("text", ""), "tokens": ours},
-        "candidate": {"text": candidate.outputs.get("text", ""), "tokens": theirs},
-        "first_differing_token": first,
-        "tokens_equal": first < 0 and candidate.complete,
-    }
-
-
 def _verdict(
     faults: tuple[FaultResult, ...],
     candidate: Trace,
-    outputs: Mapping[str, Any],
+    outputs: dict[str, Any],
     local: Local,
     localised: Localised,
 ) -> Outcome:
@@ -415,7 +414,9 @@ def _verdict(
         return "diverged"
     if not candidate.complete or not local.values:
         return "incomplete"
-    near_tie = "near-tie" in localised.verdicts.values()
+    if outputs.get("prompt", {}).get("first_differing", -1) >= 0:
+        return "diverged"
+    near_tie = only_near_ties(outputs) or "near-tie" in localised.verdicts.values()
     if outputs["first_differing_token"] >= 0 and not near_tie:
         return "diverged"
     return "match"
@@ -423,6 +424,8 @@ def _verdict(
 
 def _stage(coverage: Coverage, faults: tuple[FaultResult, ...], outputs: Mapping[str, Any]) -> str:
     """The first stage that differs, in the order in which a run goes."""
+    if outputs.get("prompt", {}).get("first_differing", -1) >= 0:
+        return "tokens"
     # decoder ids are chosen by the candidate and given to both; only what comes from outside can differ at the input
     if coverage.inputs_differ:
         return "input"

@@ -10,7 +10,9 @@ import json
 import shutil
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import asdict, replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -95,11 +97,24 @@ def meta_of(prepared: Prepared) -> dict[str, Any]:
 
 
 def capture_reference(
-    room: ModuleType, prepared: Prepared, path: Path, options: CaptureOptions, tokens: tuple[int, ...] | None = None
+    room: ModuleType,
+    prepared: Prepared,
+    path: Path,
+    options: CaptureOptions,
+    tokens: tuple[int, ...] | None = None,
+    candidate: Path | None = None,
 ) -> RunOutput:
-    """Runs and records the reference into `path`; `tokens` are the candidate's choices, None: its own."""
-    with TraceWriter(path, role="reference", engine="torch", meta=meta_of(prepared)) as writer:
-        output: RunOutput = room.capture(prepared, writer, tokens=tokens, options=options)
+    """Runs and records the reference into `path`; `tokens` are the candidate's choices, None: its own.
+
+    `candidate`: its trace, whose other choices (experts of a router) are followed too.
+    """
+    with TraceWriter(path, role="reference", engine="torch", meta=meta_of(prepared)) as writer, ExitStack() as stack:
+        extra: dict[str, Any] = {}
+        chosen = {} if candidate is None else choices_of(stack.enter_context(open_trace(candidate)))
+        if chosen:
+            recorder = import_module("firstbad.reference.recorder").Recorder
+            extra["recording"] = partial(recorder, follow=lambda step, name: chosen.get((step, name)))
+        output: RunOutput = room.capture(prepared, writer, tokens=tokens, options=options, **extra)
         writer.outputs({"tokens": list(output.tokens), "text": output.text})
         writer.close(complete=output.complete)
     return output
@@ -110,6 +125,12 @@ def capture_candidate(candidate: str, prepared: Prepared, path: Path, options: C
     kind, _, argument = candidate.partition(":")
     output: RunOutput = load("probes", kind).capture(argument, prepared, path, options)
     return output
+
+
+def choices_of(trace: Trace) -> dict[tuple[str, str], Any]:
+    """(step, name) → the places that a top-k of this run chose."""
+    values = (v for v in trace.graph.values if "topk" in v.name and "int" in v.dtype and v.op >= 0)
+    return {(v.step, v.name): trace.array(v) for v in values if trace.stored(v)}
 
 
 def diff(
@@ -145,7 +166,7 @@ def diff(
     at = time.monotonic()
     tell("reference")
     wishes = replace(options, unfinished=not answer.complete)
-    own = capture_reference(room, prepared, folder / "reference.h5", wishes, answer.tokens)
+    own = capture_reference(room, prepared, folder / "reference.h5", wishes, answer.tokens, folder / "candidate.h5")
     timings["reference"] = time.monotonic() - at
     for side, run in (("candidate", answer), ("reference", own)):
         if "write" in run.seconds:

@@ -26,7 +26,7 @@ from firstbad.measured import Site, sites_of
 from firstbad.result import FaultResult
 from firstbad.rooms import load
 from firstbad.run import CaptureOptions, ModelSpec, Prepared, RunOutput
-from firstbad.tie import near_tie
+from firstbad.tie import near_tie, scores_of
 
 if TYPE_CHECKING:
     from firstbad.comparison import Comparison
@@ -268,7 +268,9 @@ def _compared(
         if trial.expected is not None and 0 <= at < min(len(trial.expected), len(answer.tokens)):
             step = f"decode.{at - 1}" if at else "prefill"
             pair = (trial.expected[at], answer.tokens[at])
-            tie = near_tie(comparison, reference, candidate, step, pair)
+            scores = scores_of(comparison.local, reference, candidate).get(step)
+            found = None if scores is None else near_tie(scores, comparison.local, reference, pair)
+            tie = None if found is None else (found.tied, found.words)
         return comparison, sites_of(comparison.local, candidate.graph), tie
 
 

@@ -18,7 +18,7 @@ the tensors (`.item()`): they are recorded as the constants they were in this ru
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -74,8 +74,17 @@ class _Call:
 
 
 class Recorder(TorchDispatchMode):
-    def __init__(self, model: nn.Module, sink: Sink, stored: Chosen = _EVERY, stop: Chosen = _NONE) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        sink: Sink,
+        stored: Chosen = _EVERY,
+        stop: Chosen = _NONE,
+        follow: Callable[[str, str], np.ndarray | None] | None = None,
+    ) -> None:
+        """`follow(step, name)`: places that top-k is to give back in place of its own; None: its own."""
         super().__init__()  # type: ignore[no-untyped-call]  # PyTorch has no types here
+        self.follow = follow
         self.sink = sink
         self.stored = stored
         self.stop = stop
@@ -167,15 +176,33 @@ class Recorder(TorchDispatchMode):
         if all(self._memory.find(o) is not None for o in outputs):
             return  # the same memory in the same geometry: detach, alias, a view of the same shape
         writes = []
-        for o in outputs:
+        names = [self._names.name(word, o.dtype) for o in outputs]
+        if word == "topk" and self.follow is not None and self._followed(made, outputs, names[1]):
+            made = replace(made, template={**made.template, "followed": True})
+        for o, name in zip(outputs, names, strict=True):
             if self._memory.root(o) is not None:
-                value = self._add(self._names.name(word, o.dtype), "view", o, op=self.ops)
+                value = self._add(name, "view", o, op=self.ops)
                 self._memory.add_view(o, value.id)
             else:
-                value = self._add(self._names.name(word, o.dtype), "value", o, op=self.ops, made=made, word=word)
+                value = self._add(name, "value", o, op=self.ops, made=made, word=word)
                 self._memory.add(o, value.id)
             writes.append(value.id)
         self._write_op(made, word, writes)
+
+    def _followed(self, made: _Call, outputs: list[torch.Tensor], name: str) -> bool:
+        """Put the candidate's choice into the outputs of a top-k, where it is another; what comes after goes by it."""
+        places, scores = outputs[1], made.inputs[0][1]
+        theirs = self.follow(self.step, name) if self.follow is not None else None
+        if theirs is None or theirs.shape != tuple(places.shape) or theirs.dtype.kind not in "iu":
+            return False
+        args = made.template["args"]
+        axis = args[2] if len(args) > 2 else -1
+        given = torch.from_numpy(np.array(theirs)).to(places.device, places.dtype)
+        if torch.equal(given, places) or not bool(((given >= 0) & (given < scores.shape[axis])).all()):
+            return False
+        places.copy_(given)
+        outputs[0].copy_(scores.gather(axis, places))
+        return True
 
     def _in_place(self, func: OpOverload, args: Any, kwargs: Any) -> Any:
         """A write in place becomes an op that returns the new content, and to a view a second one that puts it back."""

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from firstbad.result import FaultResult, Result
 from firstbad.statement import number, times
@@ -16,6 +17,7 @@ from firstbad.theme import PLAIN, Theme
 from . import evidence
 
 _LISTED = 8
+QUIET = 1e-9  # a KL divergence that nobody needs to be told of
 _LABEL = 11
 
 
@@ -71,7 +73,26 @@ def _outputs(result: Result, theme: Theme) -> Iterator[str]:
     else:
         ours, theirs = outputs["reference"]["tokens"], outputs["candidate"]["tokens"]
         pair = [str(t[first]) if first < len(t) else "none" for t in (ours, theirs)]
-        yield _line("tokens", f"token {first} differs: reference {pair[0]}, candidate {pair[1]}", theme)
+        tie = next((t for t in outputs.get("near_ties", ()) if t["token"] == first), None)
+        why = f": a near-tie, {number(tie['gap'])} apart where noise is {number(tie['noise'])}" if tie else ""
+        yield _line("tokens", f"token {first} differs: reference {pair[0]}, candidate {pair[1]}{why}", theme)
+    yield from _scores(outputs, theme)
+
+
+def _scores(outputs: Mapping[str, Any], theme: Theme) -> Iterator[str]:
+    """Where the prompt was read otherwise, and how far the scores of the tokens are apart."""
+    prompt, logits = outputs.get("prompt"), outputs.get("logits")
+    if prompt and prompt["first_differing"] >= 0:
+        at, sides = prompt["first_differing"], (prompt["reference"], prompt["candidate"])
+        ids = [f"{side[at] if at < len(side) else 'none'} of {len(side)}" for side in sides]
+        yield _line("prompt", theme.bad(f"token {at} differs: reference {ids[0]}, candidate {ids[1]}"), theme)
+    if logits and (logits["top1"] < 1 or not logits["kl_max"] <= QUIET):
+        yield _line(
+            "logits",
+            f"KL divergence at most {number(logits['kl_max'])} ({logits['kl_max_step']}), highest score alike in "
+            f"{logits['top1']:.0%} of {logits['choices']} choices, the five highest in {logits['top5']:.0%}",
+            theme,
+        )
 
 
 def _verdict(result: Result, theme: Theme) -> str:
@@ -82,6 +103,8 @@ def _verdict(result: Result, theme: Theme) -> str:
         if not result.death:
             return f"{theme.warn('? incomplete')}  nothing was compared"
         return f"{theme.warn('? incomplete')}  no fault in what was compared; the candidate {result.death}"
+    if result.stage == "tokens":
+        return f"{theme.bad('✗ diverged')}  the prompt was read as other tokens: compare the tokenizers"
     if result.verdict == "diverged":
         return f"{theme.bad('✗ diverged')}  the tokens differ although every value is right given its own inputs"
     compared = sum(result.coverage.compared.values())
