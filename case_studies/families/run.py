@@ -24,7 +24,7 @@ EXPECTED = {
     "llama": ("model.layers.0.self_attn.matmul", {"heads"}),
     "qwen2_moe": ("model.layers.1.mlp.add", {"missing_op"}),
     "gemma2": ("model.layers.1.pre_feedforward_layernorm.mul_1", {"wrong_constant"}),
-    "gpt2": ("transformer.h.0.mlp.act.mul_3", {"wrong_variant"}),
+    "gpt2": ("transformer.h.0.mlp.act.mul_3", {"wrong_variant", "unknown"}),
     "mistral": ("model.sub:int64", {"position"}),
     "mixtral": ("model.layers.0.mlp.experts.index_1", {"missing_op"}),
     "mamba": ("backbone.layers.1.mixer.act.silu", {"wrong_variant"}),
