@@ -28,6 +28,7 @@ pytestmark = pytest.mark.skipif(
     reason="needs llama.cpp: pip install 'firstbad[ggml]'",
 )
 SCRIPT = Path(__file__).parents[2] / "case_studies/llama_cpp/complete.py"
+STEPS = ("prefill", "decode.0", "decode.1")
 PROMPT = (54, 35, 28, 46, 31)
 OPTIONS = CaptureOptions(max_tokens=3, timeout=300)
 SIZES = {
@@ -175,3 +176,36 @@ def test_the_engine_computes_the_same_without_the_shim(model: Path, tmp_path: Pa
         printed: Any = trace.outputs["printed"]
     assert printed == ggml.bare(command("{model}"), prepared, OPTIONS, tmp_path)
     assert "-" in printed  # logarithms of probabilities, bit for bit
+
+
+@pytest.fixture(scope="module")
+def flash(model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Comparison, Path]:
+    folder = tmp_path_factory.mktemp("flash")
+    return compared(model, folder, "--flash"), folder
+
+
+def test_flash_attention_matches_and_is_what_its_kernel_says_bit_by_bit(flash: tuple[Comparison, Path]) -> None:
+    """Its sums are of float16, so its noise is 1e-4: the kernel simulated on what it read gives the very same bits."""
+    from firstbad.flash import attention
+
+    comparison, folder = flash
+    assert comparison.result.verdict == "match"
+    assert comparison.result.coverage.compared == {"prefill": 38, "decode": 76}
+    with open_trace(folder / "candidate.h5") as trace:
+        for layer in range(2):
+            said = {
+                (v.step, v.name.rpartition(".")[2]): np.asarray(trace.array(v))
+                for v in trace.graph.values
+                if v.name.startswith(f"model.layers.{layer}.self_attn.") and v.dataset
+            }
+            keys = np.concatenate([said[step, "add_1"].reshape(-1, 2, 32) for step in STEPS]).swapaxes(0, 1)
+            values = np.concatenate([said[step, "v_proj"].reshape(-1, 2, 32) for step in STEPS]).swapaxes(0, 1)
+            at = 0
+            for step in STEPS:
+                q = said[step, "add"].reshape(-1, 4, 32).swapaxes(0, 1)
+                t = q.shape[1]
+                mask = np.where(np.arange(at + t) <= np.arange(at, at + t)[:, None], 0.0, -np.inf)
+                k, v = (np.repeat(x[:, : at + t], 2, axis=0) for x in (keys, values))
+                made = attention(q, k, v, 32**-0.5, mask).swapaxes(0, 1)
+                assert np.array_equal(made.ravel(), said[step, "matmul_1"].ravel()), (layer, step)
+                at += t
