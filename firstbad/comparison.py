@@ -162,6 +162,7 @@ def compare(
             *notes,
             *candidate.outputs.get("notes", ()),
             *_notes(alignment, weights),
+            *_inputs_apart(local, alignment, reference, candidate),
             *_drift(localised),
             *benign_words(harmless, number),
             *_followed(reference),
@@ -246,6 +247,15 @@ def _notes(alignment: Alignment, weights: Weights) -> Iterable[str]:
         yield alignment.words
     yield from relabel_words(alignment)
     yield from (f"{w.name} of the candidate: {w.reason}" for w in weights.differ if w.reason)
+
+
+def _inputs_apart(local: Local, alignment: Alignment, reference: Trace, candidate: Trace) -> Iterable[str]:
+    """How far an input of numbers is from the reference's: engines compute features of sound themselves."""
+    for pair in alignment.pairs:
+        value = pair.reference
+        if value.kind == "input" and "float" in value.dtype and not local.inputs.get((value.step, value.name), True):
+            apart, _ = distance(pair.layout.apply(candidate.array(pair.candidate)), reference.array(value))
+            yield f"{value.name} of {value.step} is the engine's own: off by {number(apart)} from the reference's"
 
 
 def _explained(

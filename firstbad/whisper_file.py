@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from firstbad.errors import UsageError
+from firstbad.gguf_blocks import FORMATS, block_bytes, numbers, smallest
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -80,6 +81,7 @@ class WhisperFile:
     vocabulary: tuple[bytes, ...]
     state: Mapping[str, NDArray[np.float32]]
     types: Mapping[str, str]  # parameter → the type it is stored in
+    minima: Mapping[str, NDArray[np.float32]]  # parameter → what each block adds to all of its numbers, [rows, blocks]
 
 
 def theirs(name: str) -> str:
@@ -120,8 +122,8 @@ def write(
         raise UsageError(f"no weights of type `{kind}` in whisper.cpp's file: known: {', '.join(TYPES)}")
     of_file, _ = TYPES[kind]
     with path.open("wb") as file:
-        numbers = [int(config[word]) for word in SIZES]
-        file.write(struct.pack("<I11i", MAGIC, *numbers, of_file + (QUANTISED if of_file > 1 else 0)))
+        sizes = [int(config[word]) for word in SIZES]
+        file.write(struct.pack("<I11i", MAGIC, *sizes, of_file + (QUANTISED if of_file > 1 else 0)))
         file.write(struct.pack("<2i", *filters.shape) + np.ascontiguousarray(filters, "<f4").tobytes())
         file.write(struct.pack("<i", len(vocabulary)))
         for word in vocabulary:
@@ -195,26 +197,27 @@ def read(path: Path) -> WhisperFile:
     cursor = _Cursor(path)
     if cursor.numbers("I")[0] != MAGIC:
         raise cursor.bad("its first bytes are not its magic")
-    numbers = cursor.numbers("11i")
+    sizes = cursor.numbers("11i")
     M, bins = cursor.numbers("2i")
-    if not 0 < M <= 1024 or not 0 < bins <= 8192 or min(numbers[:10]) < 1:
-        raise cursor.bad(f"impossible sizes {numbers}")
+    if not 0 < M <= 1024 or not 0 < bins <= 8192 or min(sizes[:10]) < 1:
+        raise cursor.bad(f"impossible sizes {sizes}")
     filters = np.frombuffer(cursor.bytes(4 * M * bins), "<f4").reshape(M, bins)
     vocabulary = tuple(bytes(cursor.bytes(cursor.numbers("I")[0])) for _ in range(cursor.numbers("i")[0]))
     state: dict[str, NDArray[np.float32]] = {}
     types: dict[str, str] = {}
+    minima: dict[str, NDArray[np.float32]] = {}
     while cursor.at < len(cursor.data):
-        name, array, kind = _read_tensor(cursor)
+        name, array, kind = _read_tensor(cursor, minima)
         known = ours(name)
         if not known:
             raise cursor.bad(f"the unknown tensor `{name[:60]}`")
         state[known], types[known] = array, kind
-    config = dict(zip(SIZES, numbers, strict=False))
+    config = dict(zip(SIZES, sizes, strict=False))
     state = {name: _shaped(name, array) for name, array in state.items()}
-    return WhisperFile(_with_sizes(config, state, cursor), filters, vocabulary, state, types)
+    return WhisperFile(_with_sizes(config, state, cursor), filters, vocabulary, state, types, minima)
 
 
-def _read_tensor(cursor: _Cursor) -> tuple[str, NDArray[np.float32], str]:
+def _read_tensor(cursor: _Cursor, minima: dict[str, NDArray[np.float32]]) -> tuple[str, NDArray[np.float32], str]:
     rank, length, kind = cursor.numbers("3i")
     if not 1 <= rank <= 4 or not 0 < length <= 256:
         raise cursor.bad(f"a tensor of rank {rank} whose name has {length} bytes")
@@ -228,15 +231,15 @@ def _read_tensor(cursor: _Cursor) -> tuple[str, NDArray[np.float32], str]:
         item = np.dtype("<f4" if known[kind] == "f32" else "<f2")
         raw = np.frombuffer(cursor.bytes(count * item.itemsize), item).reshape(shape)
         return name, raw.astype(np.float32), known[kind]
-    quants, gguf_types = _gguf()
-    of = gguf_types[known[kind].upper()]
-    from gguf.constants import GGML_QUANT_SIZES
-
-    block, size = GGML_QUANT_SIZES[of]
+    of = known[kind].upper()
+    block, size = FORMATS[of][0], block_bytes(of)
     if shape[-1] % block:
         raise cursor.bad(f"`{name[:60]}` has rows of {shape[-1]}, which are no blocks of {block}")
-    blocks = np.frombuffer(cursor.bytes(count // block * size), np.uint8).reshape(*shape[:-1], -1)
-    return name, np.asarray(quants.dequantize(blocks, of), np.float32).reshape(shape), known[kind]
+    blocks = np.frombuffer(cursor.bytes(count // block * size), np.uint8)
+    least = smallest(of, blocks)
+    if least is not None:
+        minima[ours(name)] = least.reshape(shape[0], -1)
+    return name, numbers(of, blocks).reshape(shape), known[kind]
 
 
 def _shaped(name: str, array: NDArray[np.float32]) -> NDArray[np.float32]:

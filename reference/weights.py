@@ -12,7 +12,7 @@ import importlib.util
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -67,6 +67,7 @@ class Loaded:
     begin_suppress: tuple[int, ...]
     text: Callable[[Sequence[int]], str]
     vocabulary: Callable[[], Sequence[bytes]] | None = None
+    minima: Mapping[str, np.ndarray] = field(default_factory=dict)  # of quantised weights: see Prepared
 
 
 def load(spec: ModelSpec) -> Loaded:
@@ -219,7 +220,7 @@ def _from_whisper_file(path: Path) -> Loaded:
     def text(ids: Sequence[int]) -> str:
         return b"".join(words[i] for i in ids if i < len(words)).decode("utf-8", "replace").strip()
 
-    return replace(loaded, text=text, vocabulary=lambda: words)
+    return replace(loaded, text=text, vocabulary=lambda: words, minima=held.minima)
 
 
 def _from_transformers(place: str, name: str, source: str, *, local: bool) -> Loaded:

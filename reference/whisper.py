@@ -61,6 +61,7 @@ def prepare(spec: ModelSpec) -> Prepared:
         spec=spec,
         model_object=model,
         vocabulary=loaded.vocabulary,
+        minima=loaded.minima,
     )
 
 
@@ -121,7 +122,7 @@ def footprint(prepared: Prepared) -> tuple[int, int]:
 
 
 def executor(prepared: Prepared) -> Executor:
-    return Executor(prepared.weights)
+    return Executor(prepared.weights, prepared.minima)
 
 
 def _generate(

@@ -279,3 +279,60 @@ def test_a_graph_that_is_no_json_is_one_line() -> None:
         parse("graph.7", b"{", {})
     graph = parse("graph.0", json.dumps({"leaves": [], "nodes": []}).encode(), {})
     assert graph.nodes == ()
+
+
+def quantised(kind: str, folder: Path, clip: Path, context: int) -> Prepared:
+    """Weights of one type for both engines, from whisper.cpp's own file."""
+    full = whisper.prepare(ModelSpec("whisper", clip, audio_context=context))
+    words = full.vocabulary() if full.vocabulary is not None else ()
+    path = folder / f"tiny.{kind}.bin"
+    whisper_file.write(path, full.weights, full.config, filters=ggml.filters(full), vocabulary=words, kind=kind)
+    return whisper.prepare(ModelSpec(str(path), clip, audio_context=context))
+
+
+@needs_wheel
+@pytest.mark.parametrize("kind", ["q5_1", pytest.param("q5_0", marks=pytest.mark.slow)])
+def test_quantised_models_match(kind: str, tmp_path: Path) -> None:
+    """q5_1 has a minimum a block, whose product with q8_1's float16 sums is replayed as the kernel takes it."""
+    given = quantised(kind, tmp_path, CLIP, 40)
+    reference, candidate, _ = traces(given, tmp_path, command())
+    result = compare(reference, candidate, whisper.executor(given), profile=load_profile("ggml"), budget=5).result
+    assert [f.value for f in result.faults] == []
+    assert result.verdict == "match"
+    assert all(reason.startswith("a part of") for _, _, reason in result.coverage.only_candidate)
+    assert max(result.values["times_noise"]) < 3
+
+
+@pytest.mark.slow
+@needs_wheel
+def test_real_speech_matches(tmp_path: Path) -> None:
+    """A reader's line, all of it: every node is a value or a part of one."""
+    clip = ROOT / "tests/data/speech/amiable.wav"
+    given = whisper.prepare(ModelSpec("whisper", clip, audio_context=200))
+    output = ggml.capture(command(), given, tmp_path / "candidate.h5", replace(OPTIONS, max_tokens=10))
+    capture_reference(whisper, given, tmp_path / "reference.h5", OPTIONS, output.tokens)  # type: ignore[arg-type]
+    with open_trace(tmp_path / "reference.h5") as reference, open_trace(tmp_path / "candidate.h5") as candidate:
+        profile = load_profile("ggml")
+        result = compare(reference, candidate, whisper.executor(given), profile=profile, budget=5).result
+    assert output.text.startswith("He might even have been made amiable himself.")
+    assert result.verdict == "match"
+    assert all(reason.startswith("a part of") for _, _, reason in result.coverage.only_candidate)
+
+
+@needs_wheel
+def test_other_features_are_told_as_an_input_and_no_value_is_blamed(tiny: Prepared, tmp_path: Path) -> None:
+    """The engine is given another recording: what differs first is what it heard."""
+    other = str(ROOT / "tests/data/speech/amiable.wav")
+    reference, candidate, _ = traces(tiny, tmp_path, command().replace("{audio}", other))
+    result = compare(reference, candidate, whisper.executor(tiny), profile=load_profile("ggml"), budget=0).result
+    assert result.faults == ()
+    assert result.stage == "input"
+    said = [note for note in result.notes if note.startswith("input_features of encode is the engine's own")]
+    assert len(said) == 1
+    assert float(said[0].partition("off by ")[2].partition(" ")[0]) > 0.1
+
+
+@needs_wheel
+def test_the_features_of_whisper_cpp_are_those_of_transformers(declared: Comparison) -> None:
+    said = [note for note in declared.result.notes if note.startswith("input_features of encode is the engine's own")]
+    assert 1e-8 < float(said[0].partition("off by ")[2].partition(" ")[0]) < 1e-5
