@@ -20,6 +20,7 @@ from firstbad.run import Prepared
 
 HERE = Path(__file__).parent
 KERNELS = tuple(sorted((HERE / "kernels").glob("*.c")))
+SIZES = (("d_model", "hidden_size", "n_embd"), ("encoder_attention_heads", "num_attention_heads", "n_head"))
 PLACING = ("spread", "move", "cache", "spill")
 
 Edit = Sequence[Any]
@@ -38,8 +39,8 @@ class Broken:
 def number(text: Any, config: Config) -> float:
     """A number, or [dim, power] of the model."""
     if isinstance(text, list):
-        D = config["d_model"]
-        dims = {"D": D, "K": D // config["encoder_attention_heads"]}
+        D, H = (next(config[k] for k in names if k in config) for names in SIZES)
+        dims = {"D": D, "K": config.get("head_dim") or D // H}
         return float(dims[text[0]] ** text[1])
     return float(text)
 

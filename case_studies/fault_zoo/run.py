@@ -18,7 +18,7 @@ from typing import Any
 from broken import HERE, number
 from page import page, table
 from score import judged, tables
-from zoo import MODELS, Zoo
+from zoo import LANGUAGE, MODELS, Zoo
 
 import firstbad
 
@@ -69,7 +69,8 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def run(model: str, entries: Sequence[Mapping[str, Any]], args: argparse.Namespace) -> list[dict[str, Any]]:
-    """Every entry on one model, judged."""
+    """Every entry of one model, judged."""
+    entries = [e for e in entries if e.get("on", model if model not in LANGUAGE else "") == model]
     folder = args.output / model
     zoos: dict[int | None, Zoo] = {}
     rows = []

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from entries import Fault
 from faults_of_kernels import activations, attention, constants, ends, norms, precision, tails
+from faults_of_language import language, language_clean
 from faults_of_others import clean, further, held_out, of_onnx, of_torch, pairs
 from faults_of_plans import buffers, weights, wires
 
@@ -25,11 +26,11 @@ def every() -> list[Fault]:
         for make in (wires, buffers, weights, norms, attention, tails, constants, activations, precision, ends)
         for f in make()
     ]
-    return [*singles, *pairs(singles), *further(), *of_torch(), *of_onnx()]
+    return [*singles, *pairs(singles), *further(), *of_torch(), *of_onnx(), *language()]
 
 
 def main() -> None:
-    faults, late, runs = every(), list(held_out()), list(clean())
+    faults, late, runs = every(), list(held_out()), [*clean(), *language_clean()]
     for name, entries in (("faults", faults), ("held_out", late), ("clean", runs)):
         ids = [entry["id"] for entry in entries]
         assert len(ids) == len(set(ids)), [i for i in ids if ids.count(i) > 1]

@@ -18,7 +18,7 @@ from typing import Any
 
 import exports
 import rivals
-from broken import HERE, KERNELS, Broken, broken
+from broken import HERE, KERNELS, SIZES, Broken, broken
 from torch import set_num_threads
 
 import firstbad
@@ -34,9 +34,13 @@ from firstbad.trace import Trace, open_trace
 
 CLIP = HERE.parent / "whisper_buffer_wiring" / "clip.wav"
 
+LANGUAGE = ("llama", "gemma2", "gpt_oss", "qwen2_moe", "qwen3_moe", "gpt2")
+"""Tiny language models; a fault of one says so by `on`, all others are of a Whisper."""
+
 MODELS: Mapping[str, tuple[ModelSpec, int]] = {
     "micro": (ModelSpec("whisper", CLIP, random_weights=1, audio_context=40, size="micro"), 3),
     "tiny.en": (ModelSpec("whisper", CLIP, audio_context=60), 3),
+    **{name: (ModelSpec(name, random_weights=1), 3) for name in LANGUAGE},
 }
 """Name → what is run, and how many tokens: enough for a prefill and decode steps with a cache."""
 
@@ -86,7 +90,7 @@ class Zoo:
         if seed is not None:
             spec = replace(spec, random_weights=seed)
         room, prepared = session.prepare(spec)
-        set_num_threads(1 if model == "micro" else 2)  # ops this small are slower in two
+        set_num_threads(2 if model == "tiny.en" else 1)  # ops this small are slower in two
         folder.mkdir(parents=True, exist_ok=True)
         options = CaptureOptions(max_tokens=tokens, threads=2, timeout=60, kernels=KERNELS)
         return cls(model, room, prepared, options, folder, budget)
@@ -100,7 +104,7 @@ class Zoo:
         c.capture("", self.prepared, path, self.options)
         self.healthy = rivals.values(path)
         others = []
-        for edits, flags in REWRITES:
+        for edits, flags in REWRITES[:: 3 if self.model in LANGUAGE else 1]:  # the others know no grouped heads
             self._run_c(broken(plan, self.prepared, edits), path, replace(self.options, cflags=tuple(flags.split())))
             others.append(rivals.values(path))
         path.unlink()
@@ -127,7 +131,8 @@ class Zoo:
         else:
             made = broken(made.plan, self.prepared, entry["edits"])
             output = self._run_c(made, path, wishes, poison=entry.get("poison", False))
-        config = {k: self.prepared.config[k] for k in ("d_model", "encoder_attention_heads")}
+        names = (*(n for group in SIZES for n in group), "head_dim")
+        config = {k: self.prepared.config[k] for k in names if k in self.prepared.config}
         said: dict[str, Any] = {
             "id": entry["id"],
             "model": self.model,

@@ -43,7 +43,7 @@ void run_rope(const Call *c) {
     int64_t K = last_dim(&c->out), width = last_dim(&c->in[1]), T = c->in[1].count / width;
     int64_t turned = (int64_t)attr(c, "turned", (double)K), H = c->out.count / (T * K);
     need(same(c, 1) && c->in[2].count == T * width && c->out.count == T * H * K, c);
-    need(turned > 0 && turned <= K && turned % 2 == 0 && (width == turned || width == turned / 2), c);
+    need(turned > 0 && turned <= K && turned % 2 == 0, c);
     int64_t every = (int64_t)attr(c, "every", 1);
     need(every > 0 && (turned / 2 - 1) * every < width, c);
     rope(F(c->out), F(c->in[0]), F(c->in[1]), F(c->in[2]), T, H, K, turned, width, every, attr(c, "pairs", 0) != 0);

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from firstbad.probes import planner
+from firstbad.probes import c, planner
 from firstbad.probes.plan_check import check
+from firstbad.reference import causal
 from firstbad.reference.random_whisper import CONFIGS, weights
-from firstbad.run import Prepared
+from firstbad.run import ModelSpec, Prepared
 
 ZOO = Path(__file__).parents[2] / "case_studies" / "fault_zoo"
 
@@ -50,7 +51,8 @@ def test_what_is_written_is_what_the_script_writes(zoo: Any) -> None:
     plain = json.loads(json.dumps(zoo.write_faults.every()))
     assert plain == entries("faults")
     assert json.loads(json.dumps(list(zoo.write_faults.held_out()))) == entries("held_out")
-    assert json.loads(json.dumps(list(zoo.write_faults.clean()))) == entries("clean")
+    clean = [*zoo.write_faults.clean(), *zoo.write_faults.language_clean()]
+    assert json.loads(json.dumps(clean)) == entries("clean")
 
 
 def test_there_is_enough_of_everything() -> None:
@@ -72,8 +74,22 @@ def test_every_fault_gives_a_plan_that_runs(zoo: Any, size: str) -> None:
     prepared = prepared_of(size)
     healthy = planner.plan(prepared.config, 40)
     for entry in (*entries("faults"), *entries("held_out"), *entries("clean")):
-        if entry.get("engine", "c") == "c":
+        if entry.get("engine", "c") == "c" and "on" not in entry:
             check(zoo.broken.broken(healthy, prepared, entry["edits"]).plan, entry["id"], further=True)
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma2", "gpt_oss", "qwen2_moe", "qwen3_moe", "gpt2"])
+def test_every_fault_of_a_language_model_gives_a_plan_that_runs(zoo: Any, family: str) -> None:
+    assert family in zoo.zoo.LANGUAGE
+    prepared = causal.prepare(ModelSpec(family, random_weights=1))
+    healthy = c.plan_for("", prepared)
+    own = [e for e in (*entries("faults"), *entries("clean")) if e.get("on") == family]
+    assert own
+    for entry in own:
+        broken = zoo.broken.broken(healthy, prepared, entry["edits"]).plan
+        check(broken, entry["id"], further=True)
+        if "class" in entry:  # a clean run may be the healthy plan itself
+            assert broken != healthy
 
 
 def test_every_kernel_of_the_data_exists() -> None:

@@ -27,6 +27,9 @@
 
 /* kinds whose functions have a shorter name than the kind */
 #define NAMED(N) \
+    N("attention_scores:", scores, modulo) N("attention_mix:", mix, modulo) N("rms_norm:", rms, centred) \
+    N("rms_norm:", rms, unbiased) N("rms_norm:", rms, summed) N("softmax_sinks:", sinks, dropped) \
+    N("expert_sum:", experts, one_less) N("topk:", topk, next) \
     N("layer_norm:", norm, rms) N("layer_norm:", norm, unbiased) N("layer_norm:", norm, no_gain) \
     N("layer_norm:", norm, no_shift) N("layer_norm:", norm, one_more) N("layer_norm:", norm, eps_outside) \
     N("layer_norm:", norm, fp16) N("layer_norm:", norm, skipped) N("layer_norm:", norm, last_row) \
