@@ -2,7 +2,7 @@
 #
 #   make demo    the healthy engine, then the broken one, on the recording of the first case study
 #   make zoo     every fault of the fault zoo (ARGS=--quick: a tenth of it)
-#   make bench   what looking costs, adapter by adapter
+#   make bench   what all of it takes, against the machine's limits and rivals (ARGS=--quick: a short look)
 #   make test    the tests that take seconds each
 #
 # Both set up .venv on first use and again only when pyproject.toml or constraints.txt change.
@@ -41,7 +41,7 @@ zoo: $(STAMP)
 	$(BIN)/python case_studies/fault_zoo/run.py $(ARGS)
 
 bench: $(STAMP)
-	$(BIN)/python tests/bench/adapters.py $(ARGS)
+	$(BIN)/python tests/bench/bench.py $(ARGS)
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -m "not slow" $(PYTEST_FLAGS)

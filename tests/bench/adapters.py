@@ -134,6 +134,16 @@ def best(run: Callable[[], object], repeat: int) -> float:
     return min(seconds[1:])
 
 
+def rows(quick: bool = False) -> Iterator[tuple[str, float, str, str]]:
+    """What `make bench` puts into its table."""
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        for bench in benches("micro" if quick else "tiny", folder):
+            bare = best(bench.bare, 1 if quick else 3)
+            probed = best(lambda bench=bench: bench.probed(folder / "trace.h5"), 1 if quick else 3)  # type: ignore[misc]  # a default argument binds
+            yield f"{bench.name}: its run under the probe, over the bare one", probed / bare, "x", ""
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
     parser.add_argument("--size", choices=POSITIONS, default="tiny")

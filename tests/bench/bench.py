@@ -1,0 +1,182 @@
+"""All figures of this folder in one table, with the limits of the machine measured in the same run.
+
+    python tests/bench/bench.py [--quick] [--only NAME,NAME]
+
+Every script here that has `rows(quick)` is asked for its figures, each (name, value, unit, goal); a value of None is
+one that could not be measured, and its name says why. Writes result.json and RESULTS.md beside itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import inspect
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from firstbad.machine import environment
+from firstbad.run import CaptureOptions
+
+HERE = Path(__file__).parent
+
+STREAM = """
+#include <stddef.h>
+#include <stdint.h>
+uint64_t read_all(const uint64_t *p, size_t n) {
+    uint64_t a = 0, b = 0, c = 0, d = 0;
+    for (size_t i = 0; i + 4 <= n; i += 4) a += p[i], b ^= p[i + 1], c += p[i + 2], d ^= p[i + 3];
+    return a + b + c + d;
+}
+"""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One figure; `goal` is text like "<= 1.5", "" where there is none."""
+
+    script: str
+    name: str
+    value: float | None
+    unit: str
+    goal: str
+
+    @property
+    def met(self) -> bool | None:
+        sign, _, number = self.goal.partition(" ")
+        if self.value is None or sign not in ("<=", ">="):
+            return None
+        return self.value <= float(number) if sign == "<=" else self.value >= float(number)
+
+
+def best(run: Any, repeat: int) -> float:
+    """Seconds of the fastest of several runs."""
+    seconds = []
+    for _ in range(repeat):
+        started = time.perf_counter()
+        run()
+        seconds.append(time.perf_counter() - started)
+    return min(seconds)
+
+
+def read_bandwidth(megabytes: int = 512) -> float:
+    """GB/s of a plain sum over memory on all cores."""
+    import ctypes
+
+    import numpy as np
+
+    from firstbad.native import cores, parallel, shares
+    from firstbad.toolchain import build
+
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "stream.c"
+        source.write_text(STREAM, "utf-8")
+        library = ctypes.CDLL(str(build([source], flags=("-O3", "-march=native"))))
+    library.read_all.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    library.read_all.restype = ctypes.c_uint64
+    data = np.ones(megabytes << 17, np.uint64)
+    start = data.__array_interface__["data"][0]
+    parts = shares(len(data), data.nbytes, cores())
+    read = lambda part: library.read_all(start + 8 * part[0], part[1] - part[0])  # noqa: E731 - said once
+    return float(data.nbytes / best(lambda: parallel(read, parts), 7) / 1e9)
+
+
+def write_speed(folder: Path, nbytes: int = 256 << 20, piece: int = 4 << 20) -> float:
+    """GB/s of plain writes of the same size into a new file, as the system takes them (no sync)."""
+    data, path = os.urandom(piece), folder / "raw"
+
+    def write() -> None:
+        path.unlink(missing_ok=True)
+        with path.open("wb", buffering=0) as file:
+            for _ in range(nbytes // piece):
+                file.write(data)
+
+    speed = nbytes / best(write, 5) / 1e9
+    path.unlink()
+    return speed
+
+
+def figures(name: str, quick: bool) -> Iterator[Row]:
+    """The rows of one script, as tuples or as mappings."""
+    module = importlib.import_module(name)
+    found = getattr(module, "rows", None)
+    if found is None:
+        return
+    for row in found(quick) if inspect.signature(found).parameters else found():
+        fields = row if isinstance(row, Mapping) else dict(zip(("name", "value", "unit", "goal"), row, strict=False))
+        value = fields.get("value")
+        yield Row(
+            name,
+            str(fields["name"]),
+            None if value is None else float(value),
+            str(fields.get("unit", "")),
+            str(fields.get("goal") or ""),
+        )
+
+
+def page(rows: list[Row], machine: Mapping[str, str], limits: Mapping[str, float]) -> str:
+    """RESULTS.md."""
+    lines = ["# What it takes", "", "Made by `make bench`; each figure is said by the script of its name.", ""]
+    lines += [f"- {name}: {text}" for name, text in machine.items()]
+    lines += [f"- {name}: {value:.1f} GB/s" for name, value in limits.items()]
+    for script in dict.fromkeys(row.script for row in rows):
+        lines += ["", f"## {script}", "", "| what | figure | goal | |", "|---|---:|---:|---|"]
+        for row in (r for r in rows if r.script == script):
+            figure = "-" if row.value is None else f"{row.value:.4g} {row.unit}".strip()
+            lines.append(
+                f"| {row.name} | {figure} | {row.goal} | {({True: 'met', False: 'missed'}).get(row.met, '')} |"
+            )
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
+    parser.add_argument("--quick", action="store_true", help="a short look, which writes nothing")
+    parser.add_argument("--only", default="", help="names of scripts, with commas")
+    args = parser.parse_args()
+    sys.path.insert(0, str(HERE))
+    scripts = [p.stem for p in sorted(HERE.glob("*.py")) if p.stem != "bench" and "def rows(" in p.read_text("utf-8")]
+    chosen = [name for name in scripts if name in args.only.split(",") or not args.only]
+    machine = environment("c", CaptureOptions(), {})
+    with tempfile.TemporaryDirectory() as folder:
+        limits = {"memory read": read_bandwidth(), "file write": write_speed(Path(folder))}
+    rows: list[Row] = []
+    for name in chosen:
+        started = time.monotonic()
+        # a process of its own: what one script holds or imports must not weigh on the next
+        code = (
+            f"import json, bench; print(json.dumps([bench.asdict(r) for r in bench.figures({name!r}, {args.quick})]))"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=HERE,
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, "READ_GBS": str(limits["memory read"]), "WRITE_GBS": str(limits["file write"])},
+        )
+        if done.returncode:
+            reason = (done.stderr.strip().splitlines() or ["died"])[-1]
+            rows.append(Row(name, f"not measured: {reason[:200]}", None, "", ""))
+        else:
+            rows += [Row(**row) for row in json.loads(done.stdout.splitlines()[-1])]
+        for row in (r for r in rows if r.script == name):
+            value = "-" if row.value is None else f"{row.value:.4g}"
+            print(f"{name:12} {row.name:80} {value:>10} {row.unit:12} {row.goal}", flush=True)
+        print(f"{name:12} took {time.monotonic() - started:.0f} s", flush=True)
+    if not args.quick and not args.only:
+        result = {"machine": machine, "limits": limits, "rows": [{**asdict(r), "met": r.met} for r in rows]}
+        (HERE / "result.json").write_text(json.dumps(result, indent=1) + "\n", "utf-8")
+        (HERE / "RESULTS.md").write_text(page(rows, machine, limits), "utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
