@@ -16,7 +16,7 @@ import numpy as np
 
 from firstbad.case import Case
 from firstbad.edit import FITTED, LOOSE, After, Edit
-from firstbad.edits_constant import nice
+from firstbad.edits_constant import SIGMAS, nice
 from firstbad.edits_variant import Chain, Id, word_of
 from firstbad.judge import MASKED
 from firstbad.noise import FACTOR, QUARTER
@@ -191,18 +191,19 @@ def shares(case: Case) -> Iterator[Edit]:
         with np.errstate(all="ignore"):
             more = total * ((y * y).sum(-1) / (own * y).sum(-1) - 1)
         size = float(np.median(more)) if more.size and np.isfinite(more).all() else 0.0
-        if not abs(size) > 1e-4 or float(np.abs(more - size).max()) > 1e-2 * abs(size) + 1e-4:
+        if not size > 1e-4 or float(np.abs(more - size).max()) > 1e-2 * size + 1e-4:
             continue
-        number = nice(size, 1e-3 * abs(size))
+        off = float(np.median(np.abs(more - size))) / math.sqrt(max(1, more.size))
+        score = nice(math.log(size), max(SIGMAS * off / size, 1e-7))
+        number = float(round(size)) if abs(size - round(size)) < 1e-3 * size and round(size) else math.exp(score)
         chain = Chain(case, op, [])
         # e^x / (sum e^x + n) = softmax of x with one more score, log n
-        if number > 0:
-            longer = chain("constant_pad_nd.default", Id(op.attrs["args"][0]["v"]), [0, 1], math.log(number))
-            made = chain("softmax.int", Id(longer), x.ndim - 1, None)
-            chain("slice.Tensor", Id(made), x.ndim - 1, 0, x.shape[-1], 1, last=True)
-            if number == round(number):
-                detail: dict[str, Any] = {"what": "padding not masked", "keys": x.shape[-1], "padding": int(number)}
-                yield Edit("mask", detail, ops={op.id: tuple(chain.made)}, cost=FITTED)
-            else:
-                detail = {"op": "sink (a score for no key)", "number": nice(math.log(number), 1e-3)}
-                yield Edit("extra_op", detail, ops={op.id: tuple(chain.made)}, cost=FITTED)
+        longer = chain("constant_pad_nd.default", Id(op.attrs["args"][0]["v"]), [0, 1], math.log(number))
+        made = chain("softmax.int", Id(longer), x.ndim - 1, None)
+        chain("slice.Tensor", Id(made), x.ndim - 1, 0, x.shape[-1], 1, last=True)
+        if number == round(number):
+            detail: dict[str, Any] = {"what": "padding not masked", "keys": x.shape[-1], "padding": int(number)}
+            yield Edit("mask", detail, ops={op.id: tuple(chain.made)}, cost=FITTED)
+        else:
+            detail = {"op": "sink (a score for no key)", "number": score}
+            yield Edit("extra_op", detail, ops={op.id: tuple(chain.made)}, cost=FITTED)
