@@ -8,13 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from firstbad.case import Case
 from firstbad.edit import Edit
 from firstbad.edits_variant import Chain, Id, word_of
-from firstbad.graph import Op
+from firstbad.graph import Op, Value
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,7 @@ _LAYER, _RMS = ("layer_norm", "native_layer_norm"), ("rms_norm", "_fused_rms_nor
 
 def norms(case: Case) -> Iterator[Edit]:
     """Other forms of the norm, then other gains."""
+    yield from _written_out(case)
     for op in case.ops:
         word = word_of(op)
         if word not in _LAYER + _RMS:
@@ -70,20 +75,52 @@ def _gains(case: Case, op: Op) -> Iterator[Edit]:
         if own.kind != "weight" or content is None:
             continue
         if slot == "gain":
-            for name, other in (
-                ("no gain", np.ones_like(content)),
-                ("gain + 1", content + 1),
-                ("gain - 1", content - 1),
-                ("gain squared", content * content),
-                ("gain + 2", content + 2),
-            ):
-                yield Edit("wrong_variant", {"variant": name, "model": "gain", "weight": own.name}, {own.id: other})
+            yield from _other_gains(own, content)
         elif len(args) > 3 and isinstance(args[2], dict):
             # the offset is added before the gain: gain (x + offset)
             gain = case.array(args[2]["v"])
             if gain is not None:
                 detail = {"variant": "offset before the gain", "model": "after it", "weight": own.name}
                 yield Edit("wrong_variant", detail, {own.id: content * gain})
+
+
+def _other_gains(own: Value, content: NDArray[Any]) -> Iterator[Edit]:
+    for name, other in (
+        ("no gain", np.ones_like(content)),
+        ("gain + 1", content + 1),
+        ("gain - 1", content - 1),
+        ("gain squared", content * content),
+        ("gain + 2", content + 2),
+    ):
+        yield Edit("wrong_variant", {"variant": name, "model": "gain", "weight": own.name}, {own.id: other})
+
+
+def _written_out(case: Case) -> Iterator[Edit]:
+    """A root mean square norm in single ops: its mean square of something else, its gain another."""
+    for op in case.ops:
+        if word_of(op) == "mul":
+            for read in op.reads:
+                own = case.reference.graph.values[read.value] if read.value < len(case.reference.graph.values) else None
+                content = case.array(own) if own is not None and own.kind == "weight" and len(own.shape) == 1 else None
+                if own is not None and content is not None:
+                    yield from _other_gains(own, content)
+        if word_of(op) == "pow":
+            x = op.reads[0].value
+            chain = Chain(case, op, [])
+            less = chain("sub.Tensor", Id(x), Id(chain("mean.dim", Id(x), [-1], True)))
+            chain("pow.Tensor_Scalar", Id(less), op.attrs["args"][1], last=True)
+            ops = {op.id: tuple(chain.made)}
+            for scaled in case.ops:
+                if word_of(scaled) == "mul" and x in {r.value for r in scaled.reads} and len(scaled.reads) == 2:
+                    (by,) = {r.value for r in scaled.reads} - {x}
+                    own_chain = Chain(case, scaled, [])
+                    less = own_chain("sub.Tensor", Id(x), Id(own_chain("mean.dim", Id(x), [-1], True)))
+                    own_chain("mul.Tensor", Id(less), Id(by), last=True)
+                    ops[scaled.id] = tuple(own_chain.made)
+            if len(ops) == 2:
+                yield Edit(
+                    "wrong_variant", {"variant": "layer norm (the mean is subtracted)", "model": "rms_norm"}, ops=ops
+                )
 
 
 def _written(case: Case, op: Op, form: Form) -> tuple[Op, ...]:

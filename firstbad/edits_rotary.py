@@ -1,7 +1,8 @@
-"""Edits of kind `wrong_constant`: rotary positions turn by other angles than the model's, because of another base.
+"""Edits of rotary positions: another base of the angles (`wrong_constant`), other elements in pairs (`wrong_variant`).
 
 The model keeps base^(-2 i / K) as a table; the engine has the base as a parameter. The one that the probe saw comes
-first, then it is solved for. Leaves out scaled positions and other orders of pairs.
+first, then it is solved for. A rotation that joins elements half a head apart is written anew for neighbours. Leaves
+out scaled positions and the way from neighbours to halves.
 """
 
 from __future__ import annotations
@@ -12,14 +13,16 @@ from typing import Any
 import numpy as np
 
 from firstbad.case import Case
-from firstbad.edit import FITTED, SIMPLE, Edit
+from firstbad.edit import FITTED, SIMPLE, Edit, value
 from firstbad.edits_constant import solved
+from firstbad.edits_variant import Chain, Id, word_of
 
 TABLE = "inv_freq"
 
 
 def rotary(case: Case) -> Iterator[Edit]:
-    """Another base of the angles."""
+    """Other pairs, then another base of the angles."""
+    yield from _neighbours(case)
     for i in case.region.weights:
         name = case.reference.graph.values[i].name
         if name.rpartition(".")[2] != TABLE:
@@ -45,3 +48,32 @@ def rotary(case: Case) -> Iterator[Edit]:
             found = make(seen)
             yield Edit(found.kind, {**found.detail, "seen": True}, found.replaced, cost=SIMPLE)
         yield from solved(case, make, model)
+
+
+def _neighbours(case: Case) -> Iterator[Edit]:
+    """Where the region has x cos + cat(-x[K/2:], x[:K/2]) sin: the same turn of elements 2 i and 2 i + 1."""
+    graph, ops = case.reference.graph, case.region.ops
+    for cat in ops:
+        last = cat.reads[-1].value if word_of(cat) == "cat" else -1
+        if last < 0 or last >= len(graph.values) or graph.values[last].op < 0:
+            continue
+        half = graph.ops[graph.values[last].op]
+        if word_of(half) != "slice":
+            continue
+        x, turned, K = half.reads[0].value, cat.writes[0], graph.values[cat.writes[0]].shape[-1]
+        chain = Chain(case, cat, [])
+        even, odd = (chain("slice.Tensor", Id(x), -1, first, K, 2) for first in (0, 1))
+        pair = chain("stack.default", [value(chain("neg.default", Id(odd))), value(even)], -1)
+        chain("flatten.using_ints", Id(pair), -2, -1, last=True)
+        made = {cat.id: tuple(chain.made)}
+        for product in ops:  # each angle for two neighbours
+            reads = [r.value for r in product.reads]
+            if word_of(product) == "mul" and len(reads) == 2 and (x in reads or turned in reads):
+                own = Chain(case, product, [])
+                what, by = reads if reads[0] in (x, turned) else reads[::-1]
+                angles = own("repeat_interleave.self_int", Id(own("slice.Tensor", Id(by), -1, 0, K // 2)), 2, -1)
+                own("mul.Tensor", Id(what), Id(angles), last=True)
+                made[product.id] = tuple(own.made)
+        if len(made) == 3:
+            detail = {"variant": "neighbours turned together (pairs)", "model": "elements half a head apart"}
+            yield Edit("wrong_variant", detail, ops=made)

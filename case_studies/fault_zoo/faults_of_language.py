@@ -128,10 +128,11 @@ def _experts() -> Iterator[Fault]:
     edit = kernel(total, "expert_sum:one_less", BOTH)
     said = cause("partial_write missing_op wrong_variant")
     yield _one("qwen3_moe", "experts.one_less", "M41", "MO", edit, total, said)
-    ids = f"{path}.gate.topk:int64"
-    yield _one(
-        "qwen3_moe", "experts.next", "M41", "MO", kernel(ids, "topk:next", BOTH), ids, cause("order wrong_variant")
-    )
+    ids, best = f"{path}.gate.topk:int64", f"{path}.gate.topk"  # two outputs of one op of the model
+    said = cause("position order wrong_variant wrong_input")
+    edit = kernel(ids, "topk:next", BOTH)
+    both = (shows(ids, said), shows(best, said))
+    yield fault("qwen3_moe.experts.next", "MO", "M41", edit, *both, on="qwen3_moe")
     edit = wire(f"{LAYER}.add_1", "b", total, BOTH)
     said = cause("wrong_input missing_op")
     yield _one("qwen2_moe", "experts.no_shared", "M41", "MO", edit, f"{LAYER}.add_1", said)

@@ -9,7 +9,8 @@ import pytest
 
 from firstbad.comparison import Comparison
 from firstbad.errors import UsageError
-from firstbad.probes import c
+from firstbad.probes import c, edits
+from firstbad.probes.plan import save
 from firstbad.run import CaptureOptions, ModelSpec
 from firstbad.session import diff, prepare
 
@@ -104,6 +105,28 @@ def test_prefill_and_decode_of_more_families_match(family: str, tmp_path: Path) 
 def test_lint_is_silent_on_the_planners_own(family: str, tmp_path: Path) -> None:
     _, prepared = prepare(spec(family, tmp_path))
     assert c.lint("", prepared) == ()
+
+
+@pytest.mark.parametrize(
+    ("op", "key", "number", "kind"),
+    [
+        ("self_attn.add", "pairs", 1, "wrong_variant"),  # neighbours turned together instead of halves
+        ("post_attention_layernorm.mul_1", "offset", 1, "wrong_variant"),  # gain + 1
+    ],
+)
+def test_a_planted_constant_is_named_with_its_cause(
+    op: str, key: str, number: float, kind: str, tmp_path: Path
+) -> None:
+    _, prepared = prepare(spec("llama with llama3 scaling", tmp_path))
+    plan = c.plan_for("", prepared)
+    name = f"model.layers.1.{op}"
+    for step in plan.steps:
+        plan = edits.set_attr(plan, step, name, key, number)
+    save(plan, tmp_path / "plan.json")
+    result = compared("llama with llama3 scaling", tmp_path, f"c:{tmp_path / 'plan.json'}", budget=20).result
+    (fault,) = result.faults
+    assert (fault.value, fault.cause.kind) == (name, kind)
+    assert {site.step for site in fault.sites} == {"prefill", "decode.0", "decode.1"}
 
 
 @pytest.mark.slow
