@@ -163,6 +163,7 @@ def compare(
             *candidate.outputs.get("notes", ()),
             *_notes(alignment, weights),
             *_inputs_apart(local, alignment, reference, candidate),
+            *_own_choices(outputs),
             *_drift(localised),
             *benign_words(harmless, number),
             *_followed(reference),
@@ -247,6 +248,14 @@ def _notes(alignment: Alignment, weights: Weights) -> Iterable[str]:
         yield alignment.words
     yield from relabel_words(alignment)
     yield from (f"{w.name} of the candidate: {w.reason}" for w in weights.differ if w.reason)
+
+
+def _own_choices(outputs: Mapping[str, Any]) -> Iterable[str]:
+    for one in outputs.get("own_choices", ()):
+        yield (
+            f"token {one['token']} is the engine's own choice: its scores follow from values that round as replayed, "
+            f"{number(one['scores_apart'])} from the reference's, whose two are {number(one['gap'])} apart"
+        )
 
 
 def _inputs_apart(local: Local, alignment: Alignment, reference: Trace, candidate: Trace) -> Iterable[str]:
