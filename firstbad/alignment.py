@@ -24,6 +24,7 @@ from firstbad.replay import Executor, moves_only
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from firstbad.joined import Join
     from firstbad.mapfile import Mapped
 
 __all__ = ["Alignment", "Layout", "Pair", "Unmatched", "align"]
@@ -57,6 +58,7 @@ class Alignment:
     pairs: tuple[Pair, ...]
     only_reference: tuple[Unmatched, ...]
     only_candidate: tuple[Unmatched, ...]
+    joins: tuple[Join, ...] = ()  # candidate values that are put together from several
 
     @cached_property
     def by_reference(self) -> Mapping[int, Pair]:
@@ -152,7 +154,8 @@ def align(
         for v in theirs
         if v.id in parts or v.id not in taken
     )
-    return Alignment(tuple(pairs[i] for i in sorted(pairs)), only_reference, only_candidate)
+    joins = tuple(matcher.joins.values())
+    return Alignment(tuple(pairs[i] for i in sorted(pairs)), only_reference, only_candidate, joins)
 
 
 def _on_the_way(candidate: Graph, known: set[int]) -> Mapping[int, str]:

@@ -243,7 +243,9 @@ def _other(array: NDArray[Any]) -> NDArray[Any]:
         return array
     if array.size and (array <= MASKED).any():
         return np.zeros_like(array)
-    return np.random.default_rng(11).permutation(array.ravel()).reshape(array.shape)
+    numbers = np.array(array).reshape(-1)  # a copy: what is mapped from a file cannot be shuffled
+    np.random.default_rng(11).shuffle(numbers)
+    return numbers.reshape(array.shape)
 
 
 def _reached(reference: Trace, own: Mapping[int, str]) -> Mapping[int, set[str]]:

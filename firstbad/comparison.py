@@ -28,6 +28,7 @@ from firstbad.edits import EDITS
 from firstbad.errors import UnstableReferenceError
 from firstbad.faults import Fault, Localised, localise
 from firstbad.graph import READ_CHANGED, READ_OK, READ_UNWRITTEN, Value
+from firstbad.joined import with_joins
 from firstbad.judge import distance
 from firstbad.local import Local, giver, kind_of, measure, sequential_of, sums_of
 from firstbad.noise import ROUNDOFF, Pool, excesses, floor
@@ -106,6 +107,7 @@ def compare(
     alignment = align(
         reference.graph, candidate.graph, reference.array, candidate.array, executor=executor, mapped=mapped
     )
+    candidate = with_joins(candidate, alignment.joins)
     executor = as_recorded(as_candidate(executor, reference.graph, candidate.graph, alignment), candidate.graph)
     undeclared, executor = executor, as_declared(executor, profile, alignment, reference, candidate)
     weights = compare_weights(reference, candidate, executor.weight)

@@ -96,7 +96,8 @@ def load_map(path: Path) -> Mapped:
 def save_map(alignment: Alignment, path: Path) -> None:
     """Writes what was found, to be looked at, corrected and given back with --map."""
     rows = []
-    for pair in alignment.pairs:
+    wholes = {one.value.id for one in alignment.joins}  # found again by their content
+    for pair in (p for p in alignment.pairs if p.candidate.id not in wholes):
         row: dict[str, Any] = {
             "step": pair.reference.step,
             "candidate": pair.candidate.name,

@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from firstbad.alignment import Arrays, How, Pair, bears, held
-from firstbad.graph import Graph, Value
+from firstbad.graph import Graph, Op, Value
+from firstbad.joined import Join, cover, extended, join, put_together, side_by_side
 from firstbad.layout import NEAR, Layout, best, best_part, by_shape, distance, parts
 from firstbad.noise import ROUNDOFF
 from firstbad.replay import Executor, moves_only
@@ -32,6 +33,15 @@ PLACED = 40
 
 LAYOUTS, DEPTH = 6, 2
 """Layouts tried for a value that is wrong, and computed values looked at behind it."""
+
+FAR_BEHIND = 5
+"""Computed values looked at behind several that are wrong together: a score, its scale, its mask, its softmax."""
+
+PIECED = 200
+"""Ways to put pieces together that are tried for one value: each costs a replay of what follows."""
+
+IN_ORDER = 0.8
+"""Share of neighbours among the pairs that come in the reference's order, from which order counts."""
 
 FUSED = 16
 """Times its size that a larger array may have in which a value is looked for: ten for the keys of grouped heads."""
@@ -58,7 +68,8 @@ class Matcher:
         self.reference = reference
         self.candidate = candidate
         self.reference_array = reference_array
-        self.candidate_array = candidate_array
+        self._own_array = candidate_array
+        self.joins: dict[int, Join] = {}  # by the id of the whole
         self.pairs = pairs
         self.taken = taken
         self._sketches: dict[int, Sketch] = {}
@@ -92,6 +103,10 @@ class Matcher:
         self._loose = True  # an engine of another arithmetic: the nearest
         self._predict(executor)
 
+    def candidate_array(self, value: Value) -> NDArray[Any]:
+        whole = self.joins.get(value.id)
+        return whole.array(self._own_array) if whole is not None else self._own_array(value)
+
     def _near(self, other: Value) -> float:
         """Relative distance under which a candidate's value is what was looked for."""
         return NEAR if self._loose else math.sqrt(ROUNDOFF.get(other.dtype, ROUNDOFF["float32"]))
@@ -109,7 +124,7 @@ class Matcher:
             if fit is not None:
                 found.append((fit[1], other, fit[0]))
         if not found:
-            return False
+            return self._match_pieces(value, array, how)
         found.sort(key=lambda f: f[0])
         nearest = found[0][0]
         race = [f for f in found if f[0] <= CLOSE_RACE * nearest + 1e-7]
@@ -117,6 +132,79 @@ class Matcher:
         _, other, layout = race[0]
         self._pair(value, other, layout, how)
         return True
+
+    def _match_pieces(self, value: Value, array: NDArray[Any], how: How) -> bool:
+        """Looks for several leftovers that make up this content."""
+        smaller = self._smaller(value)
+        if len(smaller) < 2:
+            return False
+        numbers = ordered(array)
+        found: list[tuple[Value, Layout]] = []
+        for other in smaller:
+            near = self._near(other)
+            if contains(numbers, self._sketch(other), near):
+                fit = best_part(other.shape, array, self.candidate_array(other), near=near)
+                if fit is not None and all(fit[0] != layout for _, layout in found):
+                    found.append((other, fit[0]))
+        pieces, layouts = [other for other, _ in found], [layout for _, layout in found]
+        if sum(math.prod(piece.shape) for piece in pieces) != array.size or not cover(value.shape, layouts):
+            return False
+        self._join(value, pieces, layouts, how)
+        return True
+
+    def _smaller(self, value: Value) -> list[Value]:
+        """Leftovers that may be pieces of the value; what stands for a copy of a piece already may be the piece too."""
+        if not self._fusable(value):
+            return []
+        return [
+            other
+            for other in self.candidate.values
+            if other.step == value.step
+            and "float" in other.dtype
+            and _holds_parts(other, value)
+            and bears(other)
+            and held(other)
+            and (other.id not in self.taken or self._copied(other))
+        ]
+
+    def _copied(self, other: Value) -> bool:
+        """Whether its partner only holds what another value is: moved, or added to a cache."""
+        partner = self.reference.values[self._partner[other.id]] if other.id in self._partner else None
+        if partner is None or partner.op < 0:
+            return False
+        return self._moves(partner) or "aten.cat" in self.reference.ops[partner.op].kind
+
+    def _join(self, value: Value, pieces: Sequence[Value], layouts: Sequence[Layout], how: How) -> None:
+        whole = join(self.candidate, value.shape, pieces, layouts)
+        self.candidate = extended(self.candidate, whole)
+        self.joins[whole.value.id] = whole
+        self.taken.update(piece.id for piece in pieces)
+        self._pair(value, whole.value, Layout(value.shape), how)
+
+    def _place_pieces(self, value: Value, executor: Executor) -> bool:
+        """Pieces from which, side by side, the reference's next ops make what the candidate has next."""
+        tries = 0
+        for pieces in self._sets(value):
+            for layouts in side_by_side(value.shape, pieces):
+                tries += 1
+                if tries > PIECED:
+                    return False
+                known = {value.id: put_together(value.shape, [self.candidate_array(p) for p in pieces], layouts)}
+                if any(self._holds(i, known, pieces[0], executor) for i in self._next(value, FAR_BEHIND)):
+                    self._join(value, pieces, layouts, "placed")
+                    return True
+        return False
+
+    def _sets(self, value: Value) -> Iterator[tuple[Value, ...]]:
+        """Two or three leftovers of the size of the value together; neighbours, in their own order, first."""
+        smaller, size = self._smaller(value), math.prod(value.shape)
+        for n in (3, 2):
+            runs = [tuple(smaller[i : i + n]) for i in range(len(smaller) - n + 1)]
+            orders = (order for run in runs for order in itertools.permutations(run))
+            others = itertools.permutations(smaller, n) if len(smaller) <= 8 else ()
+            for pieces in (*runs, *orders, *others):
+                if sum(math.prod(piece.shape) for piece in pieces) == size:
+                    yield pieces
 
     def _fit(self, value: Value, array: NDArray[Any], mine: Sketch, other: Value) -> tuple[Layout, float] | None:
         if math.prod(value.shape) == math.prod(other.shape) and similar(mine, self._sketch(other)):
@@ -213,17 +301,38 @@ class Matcher:
         """Pairs a reference value that must be wrong with a candidate value that can be it: one that gives, by the
         reference's next ops, what the candidate has next; or the only one at its place."""
         undecided: list[tuple[Value, list[Value]]] = []
+        best: tuple[Value, Value, Layout] | None = None
+        in_order = self._in_order()
         for value in self.reference.values:
-            if self._settled(value) or self._explained(value):
+            if best is not None and value.step != best[0].step:
+                break
+            if self._settled(value):
+                continue
+            if self._explained(value):  # of several pieces one may be wrong and what reads the others right
+                if best is None and not self._explained(value, by=all) and self._place_pieces(value, executor):
+                    return True
                 continue
             options = self._options(value)
+            if best is not None:
+                options = [other for other in options if other.id < best[1].id]
             found = self._followed(value, options, executor)
             if found is not None:
-                self._pair(*self._latest(value, *found, executor), "placed")
+                best = (value, *found)
+                if not in_order:
+                    break
+                continue  # another layer's value has its own next too: the candidate's first is meant
+            if best is None and self._place_pieces(value, executor):
                 return True
             whole = [other for other in options if by_shape(value.shape, other.shape)]
             if whole:
                 undecided.append((value, whole))
+        if best is not None:
+            self._pair(*self._latest(*best, executor), "placed")
+            return True
+        return self._place_two(executor) or self._place_alone(undecided)
+
+    def _place_alone(self, undecided: list[tuple[Value, list[Value]]]) -> bool:
+        """The first value that is open, where its place says which it is."""
         for value, options in undecided[:1]:  # what comes after it may be wrong only because of it
             other = self._at_its_place(value, options, alone=len(undecided) == 1)
             if other is not None:
@@ -232,6 +341,46 @@ class Matcher:
                 self._pair(value, other, min(layouts, key=lambda one: distance(one, array, wanted)), "placed")
                 return True
         return False
+
+    def _place_two(self, executor: Executor) -> bool:
+        """Two wrong values that one op reads: neither gives what comes next without the other."""
+        in_order = self._in_order()
+        for op in self.reference.ops:
+            sources = sorted((v for v in self._sources(op) if not self._settled(v)), key=lambda v: v.id)
+            if len(sources) != 2 or any(self._explained(v) for v in sources):
+                continue
+            targets = self._next(sources[0], FAR_BEHIND)
+            symmetric = sources[0].shape == sources[1].shape and op.kind.startswith(("aten.add.", "aten.mul."))
+            readings = [
+                [(o, layout) for o in self._options(v) for layout in by_shape(v.shape, o.shape)[:2]] for v in sources
+            ]
+            for two in itertools.islice(itertools.product(*readings), PIECED):
+                (a, first), (b, second) = two
+                if a.id >= b.id if in_order else a.id == b.id or symmetric:
+                    continue
+                known = {
+                    sources[0].id: first.apply(self.candidate_array(a)),
+                    sources[1].id: second.apply(self.candidate_array(b)),
+                }
+                if any(self._holds(i, known, a, executor) for i in targets):
+                    for value, (other, layout) in zip(sources, two, strict=True):
+                        self._pair(value, other, layout, "placed")
+                    return True
+        return False
+
+    def _sources(self, op: Op) -> list[Value]:
+        """The computed values of its step that an op reads, through what only moves them or adds them to a cache."""
+        found: list[Value] = []
+        stack = [r.value for r in op.reads if r.value >= 0]
+        while stack:
+            value = self.reference.values[stack.pop()]
+            if value.op < 0 or value.step != op.step:
+                continue
+            if value.kind == "view" or self._moves(value) or "aten.cat" in self.reference.ops[value.op].kind:
+                stack += [v.id for v in self.reference.inputs_of(value)]
+            elif value not in found:
+                found.append(value)
+        return found
 
     def _settled(self, value: Value) -> bool:
         """A value that has a partner, or needs none: only moved, a copy, no numbers of its own."""
@@ -265,6 +414,9 @@ class Matcher:
 
     def _followed(self, value: Value, options: list[Value], executor: Executor) -> tuple[Value, Layout] | None:
         """The option from which the reference's next ops make what the candidate has next."""
+        if self._in_order():
+            mine, behind = _boundary(self.reference, value, lambda i: i in self.pairs), self._after(value)
+            options = [other for other in options if self._between(other, mine, behind)]
         for other in options:
             array = self.candidate_array(other)
             for layout in self._layouts(value, other):
@@ -285,12 +437,12 @@ class Matcher:
                 return self._latest(later, other, replace(layout, shape=later.shape), executor)
         return value, other, layout
 
-    def _next(self, value: Value) -> list[int]:
+    def _next(self, value: Value, depth: int = DEPTH) -> list[int]:
         """The nearest computed values behind this one, and those behind them."""
         found: list[int] = []
         stack = [(value.id, 0)]
         while stack:
-            at, depth = stack.pop(0)
+            at, gone = stack.pop(0)
             for op in self.reference.readers.get(at, ()):
                 for written in self.reference.ops[op].writes:
                     record = self.reference.values[written]
@@ -298,8 +450,8 @@ class Matcher:
                     if computed and written not in found:
                         found.append(written)
                     # behind a value that is known nothing depends on this one
-                    if depth + computed < DEPTH and written not in self.pairs:
-                        stack.append((written, depth + computed))
+                    if gone + computed < depth and written not in self.pairs:
+                        stack.append((written, gone + computed))
         return found
 
     def _holds(self, target: int, known: dict[int, NDArray[Any]], option: Value, executor: Executor) -> bool:
@@ -342,9 +494,9 @@ class Matcher:
             stack.pop()
         return None
 
-    def _explained(self, value: Value) -> bool:
+    def _explained(self, value: Value, by: Callable[[Iterable[bool]], bool] = any) -> bool:
         """Whether something behind the value is right if the value is what it should be: then it is not wrong."""
-        return any(self._behind.get(i, self.pairs[i].how in ("content", "predicted")) for i in self._after(value))
+        return by(self._behind.get(i, self.pairs[i].how in ("content", "predicted")) for i in self._after(value))
 
     def _after(self, value: Value) -> set[int]:
         """The nearest paired values that were computed from this one."""
@@ -377,9 +529,16 @@ class Matcher:
                 fitting.append(other)
         return fitting[0] if len(fitting) == 1 else None
 
+    def _in_order(self) -> bool:
+        """Whether most of what is paired came in one order: a folder's files may come in any."""
+        order = [self.pairs[i].candidate.id for i in sorted(self.pairs) if self.pairs[i].candidate.id not in self.joins]
+        rising = sum(a <= b for a, b in itertools.pairwise(order))
+        return len(order) > 8 and rising >= IN_ORDER * (len(order) - 1)
+
     def _between(self, other: Value, before: Iterable[int], behind: Iterable[int]) -> bool:
-        after_all = all(self.pairs[i].candidate.id < other.id for i in before)
-        return after_all and all(other.id < self.pairs[i].candidate.id for i in behind)
+        first = [self.pairs[i].candidate.id for i in before if self.pairs[i].candidate.id not in self.joins]
+        last = [self.pairs[i].candidate.id for i in behind if self.pairs[i].candidate.id not in self.joins]
+        return all(i < other.id for i in first) and all(other.id < i for i in last)
 
 
 def _holds_parts(value: Value, other: Value) -> bool:

@@ -61,6 +61,7 @@ def relabelled(
         tuple(pairs[i] for i in sorted(pairs)),
         tuple(sorted(left, key=lambda u: u.value.id)),
         (*alignment.only_candidate, *(Unmatched(v, "its content is no value of the reference") for v in alone)),
+        alignment.joins,
     )
 
 

@@ -169,7 +169,9 @@ def creeping(config: Config, count: int, seed: int) -> Iterator[Creeping]:
         size = times * floors[name]
         assert size < 1e-5  # allclose, at its defaults, is blind to it
         result = run(config, candidate=f"noisy.py:{name}@{size!r}@{n}")
-        yield Creeping(name, times, size, tuple(f"{f.kind}: {f.message}" for f in result.red if f.value == name))
+        here = f"{config.folder}/"
+        said = tuple(f"{f.kind}: {f.message}".replace(here, "") for f in result.red if f.value == name)
+        yield Creeping(name, times, size, said)
 
 
 def page(cleans: list[Clean], creeps: list[Creeping], seconds: float) -> str:

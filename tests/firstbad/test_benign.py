@@ -85,3 +85,11 @@ def test_other_numbers_hold_no_mask() -> None:
     x = np.arange(100, dtype=np.float32)
     assert not np.array_equal(_other(x), x)
     assert sorted(_other(x)) == sorted(x)
+
+
+def test_numbers_mapped_from_a_file_are_left_as_they_are() -> None:
+    mapped = np.arange(12, dtype=np.float32).reshape(3, 4)
+    mapped.flags.writeable = False
+    other = _other(mapped)
+    assert sorted(other.ravel()) == list(range(12))
+    assert not np.array_equal(other, mapped)
