@@ -70,6 +70,7 @@ class CaptureOptions:
     kernels: tuple[Path, ...] = ()  # further C files for it: kernels of kinds `kind:variant`, see engine/runtime.h
     unfinished: bool = False  # the run whose tokens are given ended inside the step after its last token: that one too
     want: tuple[str, ...] | None = None  # patterns of the values that are stored (see want.py) instead; None: all
+    before: tuple[tuple[int, ...], ...] = ()  # prompts of other requests, run first by the same engine (see BEFORE)
     stop: tuple[str, ...] = ()  # patterns: the run may end once such a value was written
 
 

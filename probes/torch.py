@@ -16,10 +16,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from firstbad.arguments import did_you_mean
 from firstbad.errors import FirstbadError, UsageError
+from firstbad.graph import Op, Value
 from firstbad.run import CaptureOptions, Prepared, RunOutput
 from firstbad.session import meta_of, room_of
 from firstbad.trace import TraceWriter
@@ -37,6 +39,20 @@ DTYPES = {
     "bf16": torch.bfloat16,
     "fp16": torch.float16,
 }
+
+
+BEFORE = True
+"""Requests can be run one after another by the same module: see CaptureOptions.before."""
+
+
+class _Nobody:
+    """A sink that keeps nothing."""
+
+    def value(self, v: Value, _array: Any) -> Value:
+        return v
+
+    def op(self, op: Op) -> None:
+        pass
 
 
 @dataclass(frozen=True)
@@ -76,6 +92,9 @@ def capture(argument: str, prepared: Prepared, trace_path: Path, options: Captur
     meta = {**meta_of(prepared), "candidate": f"torch:{argument}", "torch": torch.__version__}
     extra: dict[str, Any] = {"recording": Boundaries} if wishes.compile else {}
     room = room_of(prepared.spec.model)
+    for ids in options.before:
+        once = replace(other, inputs={"input_ids": np.array([ids], np.int64)}, prompt=ids, eos=-1)
+        room.capture(once, _Nobody(), tokens=None, options=replace(options, before=(), max_tokens=2), **extra)
     with TraceWriter(trace_path, role="candidate", engine="torch", meta=meta) as writer:
         try:
             output: RunOutput = room.capture(other, writer, tokens=None, options=options, **extra)
