@@ -26,6 +26,8 @@ from firstbad.machine import environment
 from firstbad.run import CaptureOptions
 
 HERE = Path(__file__).parent
+SECONDS = 400
+"""After which a script's figures are given up."""
 
 STREAM = """
 #include <stddef.h>
@@ -155,7 +157,7 @@ def main() -> int:
             f"import json, bench; print(json.dumps([bench.asdict(r) for r in bench.figures({name!r}, {args.quick})]))"
         )
         done = subprocess.run(
-            [sys.executable, "-c", code],
+            ["timeout", str(SECONDS), sys.executable, "-c", code],
             cwd=HERE,
             capture_output=True,
             text=True,
@@ -163,7 +165,10 @@ def main() -> int:
             env={**os.environ, "READ_GBS": str(limits["memory read"]), "WRITE_GBS": str(limits["file write"])},
         )
         if done.returncode:
-            reason = (done.stderr.strip().splitlines() or ["died"])[-1]
+            reason = (
+                done.stderr.strip().splitlines()
+                or [f"took more than {SECONDS} s" if done.returncode == 124 else "died"]
+            )[-1]
             rows.append(Row(name, f"not measured: {reason[:200]}", None, "", ""))
         else:
             rows += [Row(**row) for row in json.loads(done.stdout.splitlines()[-1])]
