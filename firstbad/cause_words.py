@@ -83,6 +83,15 @@ def _missing_op(op: str, d: Detail) -> str:
     return f"{short(op)} leaves out {what}: it gives {d['keeps']} as it is"
 
 
+def _missing_value(op: str, d: Detail) -> str:
+    made = " and ".join(short(name) for name in d["values"])
+    return f"{made} is never made, as elsewhere in the run it is: {short(op)} has {d['keeps']} in its place"
+
+
+def _shape(op: str, d: Detail) -> str:
+    return f"{short(op)} takes {d['value']} in the shape {d['shape']}, the model's is {d['model']}: {d['how']}"
+
+
 def _extra_op(op: str, d: Detail) -> str:
     if d.get("op") == "bias":
         return f"{short(op)} adds its bias {d['weight']} twice"
@@ -252,6 +261,8 @@ WORDS: Mapping[str, Callable[[str, Detail], str]] = {
     "clobbered": _clobbered,
     "stale": _stale,
     "missing_op": _missing_op,
+    "missing_value": _missing_value,
+    "shape": _shape,
     "extra_op": _extra_op,
     "order": _order,
     "wrong_variant": _wrong_variant,

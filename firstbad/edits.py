@@ -22,6 +22,7 @@ from firstbad.edits_precision import read, saturated, stored
 from firstbad.edits_rotary import rotary
 from firstbad.edits_rows import choices, neighbours, operands, partners
 from firstbad.edits_rows import statistics as other_rows
+from firstbad.edits_shape import shapes
 from firstbad.edits_structure import doubled, left_out, put_in, sums, swapped
 from firstbad.edits_table import tables
 from firstbad.edits_terms import terms
@@ -39,6 +40,7 @@ EDITS: Edits = (
     as_read,
     padding,
     copies,
+    shapes,
     left_out,
     sums,
     bias,

@@ -8,6 +8,7 @@ Leaves out ops that the model has nowhere near.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -44,7 +45,11 @@ def left_out(case: Case) -> Iterator[Edit]:
                     detail["drops"] = others[0]
                 if n > 1:
                     detail["ops"] = [_word(op) for op in run]
-                yield Edit("missing_op", detail, ops=gone | {run[-1].id: (new,)})
+                absent = [name for op in run if (name := _absent(case, op))]
+                kind = "missing_value" if len(absent) == n else "missing_op"
+                if kind == "missing_value":
+                    detail["values"] = absent
+                yield Edit(kind, detail, ops=gone | {run[-1].id: (new,)})
 
 
 def doubled(case: Case) -> Iterator[Edit]:
@@ -186,6 +191,17 @@ def _data_inputs(case: Case, op: Op) -> list[int]:
         and int(np.prod(graph.values[i].shape, dtype=np.int64)) == size
         and graph.values[i].dtype == graph.values[op.writes[0]].dtype
     ]
+
+
+def _absent(case: Case, op: Op) -> str:
+    """The name of what the op makes, where the candidate has it in other layers or steps and not here; else ""."""
+    value = case.reference.graph.values[op.writes[0]]
+    theirs = case.candidate.graph.by_key
+    if value.id == case.region.value.id or (value.step, value.name) in theirs:
+        return ""
+    like = re.sub(r"\d+", "N", value.name)
+    known = any(v.name == value.name or re.sub(r"\d+", "N", v.name) == like for v in case.candidate.graph.values)
+    return value.name if known and value.kind == "value" else ""
 
 
 def _floats(case: Case, op: Op) -> bool:

@@ -117,8 +117,14 @@ Fault = Callable[[Mapping[str, np.ndarray], Mapping[str, np.ndarray]], np.ndarra
 """(values by name, weights by name) → the wrong value."""
 
 
-def plant(recorded: Recorded, faults: Mapping[str, Fault], path: Path) -> Path:
-    """A candidate's trace: each named value is what its fault makes of the values before it."""
+def plant(
+    recorded: Recorded, faults: Mapping[str, Fault], path: Path, instead: Mapping[str, np.ndarray | None] | None = None
+) -> Path:
+    """A candidate's trace: each named value is what its fault makes of the values before it.
+
+    `instead`: what the trace holds in the place of a value, of any shape; None: nothing.
+    """
+    instead = instead or {}
     executor = Executor(recorded.weights)
     with open_trace(recorded.path) as trace, TraceWriter(path, role="candidate", engine="dump", meta={}) as writer:
         known: dict[int, np.ndarray] = {}
@@ -136,8 +142,11 @@ def plant(recorded: Recorded, faults: Mapping[str, Fault], path: Path) -> Path:
                 known[written] = named[name] = np.array(array)
         for value in trace.graph.values:
             if value.kind in ("value", "input") and (value.dataset or value.same_as >= 0):
-                copy = replace(value, id=count, op=-1, same_as=-1, dataset="", hash=0, strides=())
-                writer.value(copy, np.ascontiguousarray(known[value.id]))
+                array = instead.get(value.name, known[value.id])
+                if array is None:
+                    continue
+                copy = replace(value, id=count, op=-1, same_as=-1, dataset="", hash=0, strides=(), shape=array.shape)
+                writer.value(copy, np.ascontiguousarray(array))
                 count += 1
         writer.close(complete=True)
     return path
