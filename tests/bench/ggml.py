@@ -92,6 +92,14 @@ def _best(repeat: int, run: Callable[[], object]) -> float:
     return min(seconds)
 
 
+def rows(quick: bool = False) -> Iterator[tuple[str, float, str, str]]:
+    """What `make bench` puts into its table."""
+    for cost in costs(1 if quick else 2):
+        yield f"{cost.name}: its run under the shim, over the bare one", cost.probed / cost.bare, "x", ""
+        yield f"{cost.name}: nodes", cost.nodes / cost.probed, "per s", ""
+        yield f"{cost.name}: trace", cost.bytes / 1e6 / cost.probed, "MB/s", ""
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeat", type=int, default=2)

