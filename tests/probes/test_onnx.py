@@ -202,11 +202,79 @@ def test_a_node_with_a_body_is_refused(speech: Prepared, tmp_path: Path) -> None
         helper.make_node("If", ["positive"], ["out"], then_branch=body, else_branch=other),
     ]
     zero = onnx.numpy_helper.from_array(np.zeros((), np.float32), "zero")
-    graph = helper.make_graph(nodes, "g", [info("input_features", [1, 80, 32])], [info("out", [1, 80, 32])], [zero])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    onnx.save(model, str(tmp_path / "if.onnx"))
+    path = saved(tmp_path / "if.onnx", nodes, [zero])
     with pytest.raises(UsageError, match="If node with a body"):
-        capture_candidate(f"onnx:{tmp_path / 'if.onnx'}", speech, tmp_path / "t.h5", OPTIONS)
+        capture_candidate(f"onnx:{path}", speech, tmp_path / "t.h5", OPTIONS)
+
+
+def test_a_loop_is_refused(speech: Prepared, tmp_path: Path) -> None:
+    helper, boolean = onnx.helper, onnx.TensorProto.BOOL
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["on"], ["still"]), helper.make_node("Neg", ["x"], ["y"])],
+        "b",
+        [
+            helper.make_tensor_value_info("i", onnx.TensorProto.INT64, []),
+            helper.make_tensor_value_info("on", boolean, []),
+            info("x", [1, 80, 32]),
+        ],
+        [helper.make_tensor_value_info("still", boolean, []), info("y", [1, 80, 32])],
+    )
+    node = helper.make_node("Loop", ["times", "", "input_features"], ["out"], body=body)
+    times = onnx.numpy_helper.from_array(np.array(3, np.int64), "times")
+    path = saved(tmp_path / "loop.onnx", [node], [times])
+    with pytest.raises(UsageError, match="Loop node with a body"):
+        capture_candidate(f"onnx:{path}", speech, tmp_path / "t.h5", OPTIONS)
+
+
+def test_a_sequence_is_passed_over_and_what_is_made_of_it_is_seen(speech: Prepared, tmp_path: Path) -> None:
+    helper = onnx.helper
+    nodes = [
+        helper.make_node("Neg", ["input_features"], ["x"]),
+        helper.make_node("SequenceConstruct", ["x", "input_features"], ["both"]),
+        helper.make_node("SequenceAt", ["both", "zero"], ["first"]),
+        helper.make_node("Abs", ["first"], ["out"]),
+    ]
+    zero = onnx.numpy_helper.from_array(np.array(0, np.int64), "zero")
+    path = saved(tmp_path / "sequence.onnx", nodes, [zero])
+    capture_candidate(f"onnx:{path},level=off", speech, tmp_path / "t.h5", OPTIONS)
+    with open_trace(tmp_path / "t.h5") as trace:
+        seen = {v.name: trace.array(v) for v in trace.graph.values if v.kind == "value"}
+    features = speech.inputs["input_features"]
+    np.testing.assert_array_equal(seen["x"], -features)
+    np.testing.assert_array_equal(seen["out"], np.abs(features))
+    assert "both" not in seen
+
+
+@pytest.mark.slow
+def test_weights_of_more_than_two_gigabytes_beside_the_model(speech: Prepared, tmp_path: Path) -> None:
+    """The data file is sparse: a hole of 2.4 GB, then one number."""
+    helper, n = onnx.helper, 600_000_001
+    with (tmp_path / "big.onnx.data").open("wb") as file:
+        file.seek(4 * (n - 1))
+        file.write(np.float32(2.5).tobytes())
+    big = onnx.TensorProto(name="big", dims=[n], data_type=onnx.TensorProto.FLOAT)
+    big.data_location = onnx.TensorProto.EXTERNAL
+    for key, value in (("location", "big.onnx.data"), ("offset", "0"), ("length", str(4 * n))):
+        big.external_data.add(key=key, value=value)
+    last = onnx.numpy_helper.from_array(np.array([n - 1], np.int64), "last")
+    nodes = [
+        helper.make_node("Gather", ["big", "last"], ["factor"]),
+        helper.make_node("Mul", ["input_features", "factor"], ["out"]),
+    ]
+    path = saved(tmp_path / "big.onnx", nodes, [big, last])
+    capture_candidate(f"onnx:{path},level=off", speech, tmp_path / "t.h5", OPTIONS)
+    with open_trace(tmp_path / "t.h5") as trace:
+        made = next(trace.array(v) for v in trace.graph.values if v.name == "out")
+    np.testing.assert_array_equal(made, speech.inputs["input_features"] * np.float32(2.5))
+
+
+def saved(path: Path, nodes: list[Any], weights: list[Any]) -> Path:
+    """A model from `input_features` to `out`, both [1, 80, 32]."""
+    helper, shape = onnx.helper, [1, 80, 32]
+    graph = helper.make_graph(nodes, "g", [info("input_features", shape)], [info("out", shape)], weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, str(path))
+    return path
 
 
 def info(name: str, shape: list[int]) -> Any:
