@@ -50,6 +50,8 @@ from firstbad.result import (
     Source,
     Worst,
 )
+from firstbad.stale import blurred, stale, without
+from firstbad.stale import words as stale_words
 from firstbad.statement import number, unravel
 from firstbad.ties import near_ties
 from firstbad.weights import Weights, compare_weights
@@ -104,9 +106,12 @@ def compare(
     these values only, the others are there for those that read them.
     """
     clock = _Clock()
+    late = stale(candidate)
+    candidate = without(candidate, late)
     alignment = align(
         reference.graph, candidate.graph, reference.array, candidate.array, executor=executor, mapped=mapped
     )
+    blurs = blurred(candidate.graph, late, alignment.by_candidate)
     candidate = with_joins(candidate, alignment.joins)
     executor = as_recorded(as_candidate(executor, reference.graph, candidate.graph, alignment), candidate.graph)
     undeclared, executor = executor, as_declared(executor, profile, alignment, reference, candidate)
@@ -119,7 +124,7 @@ def compare(
             candidate,
             aligned,
             executor,
-            judged=judged,
+            judged=lambda v: judged(v) and aligned.by_reference[v.id].candidate.id not in blurs,
             progress=lambda name: progress(f"replay {name}"),
         )
 
@@ -163,6 +168,7 @@ def compare(
         notes=(
             *notes,
             *candidate.outputs.get("notes", ()),
+            *stale_words(candidate, late, len(blurs)),
             *_notes(alignment, weights),
             *_inputs_apart(local, alignment, reference, candidate),
             *_own_choices(outputs),

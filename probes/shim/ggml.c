@@ -77,6 +77,7 @@ static void *find(const char *name) {
 REAL(int, ggml_backend_sched_graph_compute, void *, void *)
 REAL(int, ggml_backend_sched_graph_compute_async, void *, void *)
 REAL(void, ggml_backend_sched_set_eval_callback, void *, eval_callback, void *)
+REAL(void, ggml_backend_sched_synchronize, void *)
 REAL(void, ggml_backend_buffer_free, void *)
 REAL(void *, ggml_backend_buffer_get_base, void *)
 REAL(size_t, ggml_backend_buffer_get_size, void *)
@@ -397,6 +398,12 @@ static int abi_holds(void *graph) {
     return real_ggml_get_name(t) == t->name && real_ggml_get_data(t) == t->data;
 }
 
+/* FIRSTBAD_GGML=late: as a naive dumper does, every node is read when the whole graph has been computed */
+static int late(void) {
+    const char *mode = getenv("FIRSTBAD_GGML");
+    return mode && !strcmp(mode, "late");
+}
+
 static int begin(void *sched, void *graph) {
     char size[96];
     const char *where = getenv("FIRSTBAD_SINK");
@@ -410,12 +417,22 @@ static int begin(void *sched, void *graph) {
     if (graph_number < 0) fb_text("ggml.version", have_ggml_version() ? real_ggml_version() : "");
     depth_guard++;
     announce(graph);
-    real_ggml_backend_sched_set_eval_callback(sched, at_node, of_sched(sched));
+    if (!late()) real_ggml_backend_sched_set_eval_callback(sched, at_node, of_sched(sched));
     return 1;
 }
 
-static void end(void *sched) {
+static void end(void *sched, void *graph) {
     chained *c = of_sched(sched);
+    int i;
+    if (late()) {
+        if (have_ggml_backend_sched_synchronize()) real_ggml_backend_sched_synchronize(sched);
+        for (i = 0; i < real_ggml_graph_n_nodes(graph); i++) {
+            tensor *t = real_ggml_graph_node(graph, i);
+            if (is_view(t) || !elements(t)) continue;
+            before(t);
+            after(t);
+        }
+    }
     real_ggml_backend_sched_set_eval_callback(sched, c->call, c->user);
     depth_guard--;
 }
@@ -427,7 +444,7 @@ int ggml_backend_sched_graph_compute(void *sched, void *graph) {
     if (!have_ggml_backend_sched_graph_compute()) return -1;
     ours = begin(sched, graph);
     status = real_ggml_backend_sched_graph_compute(sched, graph);
-    if (ours) end(sched);
+    if (ours) end(sched, graph);
     return status;
 }
 
@@ -436,7 +453,7 @@ int ggml_backend_sched_graph_compute_async(void *sched, void *graph) {
     if (!have_ggml_backend_sched_graph_compute_async()) return -1;
     ours = begin(sched, graph);
     status = real_ggml_backend_sched_graph_compute_async(sched, graph);
-    if (ours) end(sched);
+    if (ours) end(sched, graph);
     return status;
 }
 

@@ -20,6 +20,7 @@ from firstbad.probes import ggml
 from firstbad.reference import causal
 from firstbad.run import CaptureOptions, ModelSpec, Prepared
 from firstbad.session import capture_reference
+from firstbad.stale import stale
 from firstbad.trace import open_trace
 from tests import gguf_made
 
@@ -184,6 +185,35 @@ def test_the_engine_computes_the_same_without_the_shim(model: Path, tmp_path: Pa
         printed: Any = trace.outputs["printed"]
     assert printed == ggml.bare(command("{model}"), prepared, OPTIONS, tmp_path)
     assert "-" in printed  # logarithms of probabilities, bit for bit
+
+
+@pytest.mark.parametrize(("quantised", "left"), [("Q4_1", 6), ("", 18)])
+def test_what_is_read_after_the_graph_was_computed_is_stale_and_not_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quantised: str, left: int
+) -> None:
+    """As a naive dumper reads: most buffers hold what a later node left there."""
+    monkeypatch.setenv("FIRSTBAD_GGML", "late")
+    result = compared(written(tmp_path / "m.gguf", quantised), tmp_path).result
+    assert (result.verdict, result.faults) == ("match", ())
+    assert set(result.values["verdict"]) == {"clean"}
+    told = [reason for _, _, reason in result.coverage.only_candidate if reason.startswith("stale: read after ")]
+    assert len(told) > 80
+    assert sum(result.coverage.compared.values()) == left
+    assert any("were read too late" in note and "stale, not wrong" in note for note in result.notes)
+
+
+def test_a_fault_shows_in_what_a_late_reader_can_still_see(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FIRSTBAD_GGML", "late")
+    engine = spoilt(model, tmp_path / "bad.gguf", "llama.attention.layer_norm_rms_epsilon", 1e-3)
+    result = compared(model, tmp_path, engine=engine).result
+    assert {f.value for f in result.faults} == {"model.norm.mul_1"}
+
+
+def test_a_run_that_was_read_node_by_node_is_not_stale(clean: Comparison) -> None:
+    with open_trace(clean.result.files["candidate"]) as trace:
+        assert stale(trace) == {}
 
 
 @pytest.fixture(scope="module")
