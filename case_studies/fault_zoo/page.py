@@ -58,11 +58,13 @@ def _rows(data: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, int]]]:
 
 
 def _states(data: Mapping[str, Any]) -> str:
-    """Whether all that is said is of one state of the product's sources."""
+    """Whether all that is said is of one state of the product's sources, and what has not been run."""
     states = {r["sources"] for r in data["rows"]}
+    left = ", ".join(f"{n} of {what}" for what, n in data.get("not_run", {}).items())
+    more = f" Not run yet: {left}." if left else ""
     if len(states) == 1:
-        return f"All of them are of one state of the sources ({states.pop()})."
-    return f"A result is kept until it is run again: these are of {len(states)} states of the sources."
+        return f"All of them are of one state of the sources ({states.pop()}).{more}"
+    return f"A result is kept until it is run again: these are of {len(states)} states of the sources.{more}"
 
 
 def page(data: Mapping[str, Any]) -> str:
