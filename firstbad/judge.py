@@ -196,10 +196,10 @@ def _worst(candidate: NDArray[np.float64], twin: NDArray[np.float64], length: in
 
 
 def gains_of(shares: NDArray[np.float64]) -> Slice:
-    """The largest |gain| of a group, of [groups, 3] sums, where it rests on anything."""
+    """The largest |gain| of a group, of [groups, 3] sums, where it rests on as much as one whole element."""
     weight = shares[:, 2]
     with np.errstate(invalid="ignore", divide="ignore"):
-        gains = np.where(weight[:, None] > 0, np.abs(shares[:, :2]) / weight[:, None], 0.0)
+        gains = np.where(weight[:, None] >= 1, np.abs(shares[:, :2]) / weight[:, None], 0.0)
     at = int(np.argmax(gains[:, 0]))
     return Slice(float(gains[at, 0]), float(gains[:, 1].max()), at, len(weight), int(min(weight[at], 2**53)))
 
