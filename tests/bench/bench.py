@@ -176,10 +176,10 @@ def main() -> int:
             value = "-" if row.value is None else f"{row.value:.4g}"
             print(f"{name:12} {row.name:80} {value:>10} {row.unit:12} {row.goal}", flush=True)
         print(f"{name:12} took {time.monotonic() - started:.0f} s", flush=True)
-    if not args.quick and not args.only:
-        result = {"machine": machine, "limits": limits, "rows": [{**asdict(r), "met": r.met} for r in rows]}
-        (HERE / "result.json").write_text(json.dumps(result, indent=1) + "\n", "utf-8")
-        (HERE / "RESULTS.md").write_text(page(rows, machine, limits), "utf-8")
+        if not args.quick and not args.only:  # after each script, so that a run that is stopped leaves what it has
+            result = {"machine": machine, "limits": limits, "rows": [{**asdict(r), "met": r.met} for r in rows]}
+            (HERE / "result.json").write_text(json.dumps(result, indent=1) + "\n", "utf-8")
+            (HERE / "RESULTS.md").write_text(page(rows, machine, limits), "utf-8")
     return 0
 
 

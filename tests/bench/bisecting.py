@@ -163,7 +163,7 @@ def measured(model: str, only: str, every: int, tell: Callable[[str], object]) -
 
 
 def rows(quick: bool = False) -> Iterator[tuple[str, float, str, str]]:
-    """What `make bench` puts into its table: every third fault of the zoo (quick: every fortieth)."""
+    """What `make bench` puts into its table: every twelfth fault of the zoo (quick: every fortieth)."""
     goals = {
         "same answer": ">= 1",
         "in two runs, of those that reach the output": ">= 0.95",
@@ -171,7 +171,7 @@ def rows(quick: bool = False) -> Iterator[tuple[str, float, str, str]]:
         "share of bytes, median": "<= 0.2",
         "share of bytes, most": "<= 0.4",
     }
-    found = summary(measured("micro", "*", 40 if quick else 3, lambda _: None))
+    found = summary(measured("micro", "*", 40 if quick else 12, lambda _: None))
     yield from ((f"bisect: {name}", float(figure), "", goals.get(name, "")) for name, figure in found.items())
 
 
