@@ -30,8 +30,12 @@ RULES: Mapping[str, str] = {
     "weight_changed": "a weight is no longer what was loaded",
 }
 
-KEEPS = frozenset("view reshape permute transpose contiguous copy clone identity dropout causal_mask mask".split())
-"""Kinds of op whose output may equal an input bit for bit: views and copies, a dropout that is off, an empty mask."""
+KEEPS = frozenset(
+    "view reshape permute transpose contiguous cont copy cpy dup clone identity get_rows set_rows dropout causal_mask"
+    " mask".split()
+)
+"""Kinds of op whose output may equal an input bit for bit: views, copies, rows (which may be all), a dropout that is
+off, an empty mask."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +120,7 @@ def _changed_nothing(graph: Graph) -> Iterator[Finding]:
     """Outputs that equal what stood in their place before, or an input; by hashes, so only where they were taken."""
     standing: dict[int, Value] = {}  # address → the value written there last
     for op in graph.ops:
-        for written in op.writes:
+        for written in op.writes if not op.attrs.get("alone") else ():  # what nothing reads may be anything
             value = graph.values[written]
             before = standing.get(value.address) if value.address else None
             source = _copied(graph, op, value)

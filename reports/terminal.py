@@ -32,10 +32,7 @@ def _lines(result: Result, theme: Theme) -> Iterator[str]:
     yield _verdict(result, theme)
     for fault in result.faults[:1]:
         yield from _evidence(fault, theme)
-    for fault in result.faults[1:_LISTED]:
-        yield _line("also", f"{_headline(fault, theme)}; {fault.cause.statement}", theme)
-    if len(result.faults) > _LISTED:
-        yield _line("also", f"{len(result.faults) - _LISTED} more faults: see faults[] in result.json", theme)
+    yield from _also(result, theme)
     yield from _damage(result, theme)
     for label, text in evidence.lines(result.extra):
         yield _line(label, theme.warn(text) if label == "lint" and not result.faults else text, theme)
@@ -109,6 +106,27 @@ def _verdict(result: Result, theme: Theme) -> str:
         return f"{theme.bad('✗ diverged')}  the tokens differ although every value is right given its own inputs"
     compared = sum(result.coverage.compared.values())
     return f"{theme.good('✓ match')}  all {compared} values are right given their own inputs"
+
+
+def _also(result: Result, theme: Theme) -> Iterator[str]:
+    """The other faults; in one line those of the first one's cause, such as an eps that is wrong in every norm."""
+    same = [f for f in result.faults[1:] if _said(f) and _said(f) == _said(result.faults[0])]
+    if same:
+        names = ", ".join(f.value for f in same[:2]) + (f" ... {same[-1].value}" if len(same) > 2 else "")
+        many = f"{len(same)} further value{'s' * (len(same) > 1)}"
+        yield _line("also", f"the same cause in {many}: {names}", theme)
+    others = [f for f in result.faults[1:] if f not in same]
+    for fault in others[: _LISTED - 1]:
+        yield _line("also", f"{_headline(fault, theme)}; {fault.cause.statement}", theme)
+    if len(others) >= _LISTED:
+        yield _line("also", f"{len(others) - _LISTED + 1} more faults: see faults[] in result.json", theme)
+
+
+def _said(fault: FaultResult) -> tuple[str, Mapping[str, Any]] | None:
+    """A constant and what it should be, whichever op it stands in; None for a cause of another kind."""
+    if fault.cause.kind != "wrong_constant":
+        return None
+    return fault.op, {key: fault.cause.detail.get(key) for key in ("what", "op", "number", "model")}
 
 
 def _headline(fault: FaultResult, theme: Theme) -> str:

@@ -331,12 +331,13 @@ static void announce(void *graph) {
 static void before(tensor *t) {
     int i, node;
     char slot_name[8], meant[24];
-    int copies = !strcmp(real_ggml_op_desc(t), "CPY"); /* its second source is where it writes */
+    /* one source is where it writes, and is not read */
+    int target = !strcmp(real_ggml_op_desc(t), "CPY") ? 1 : !strcmp(real_ggml_op_desc(t), "SET_ROWS") ? 2 : -1;
     fb_op(real_ggml_op_desc(t), "", "", node_of(t));
     for (i = 0; i < 10 && t->src[i]; i++) {
         tensor *s = t->src[i];
         layout l = layout_of(s);
-        if (!on_host(s) || !elements(s) || (i == 1 && copies)) continue;
+        if (!on_host(s) || !elements(s) || i == target) continue;
         node = node_of(s->view_src ? s->view_src : s);
         meant[0] = 0;
         if (node >= 0 && !is_view(s->view_src ? s->view_src : s)) snprintf(meant, sizeof meant, "n%d", node);

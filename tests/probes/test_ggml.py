@@ -17,6 +17,7 @@ from firstbad import whisper_file
 from firstbad.comparison import Comparison, compare
 from firstbad.errors import CompareError, UsageError
 from firstbad.hashing import hash_array
+from firstbad.lint import lint_trace
 from firstbad.probes import ggml
 from firstbad.probes.ggml_graph import GgmlGraph, Leaf, Node, Source, parse
 from firstbad.probes.ggml_names import Caches, Namer
@@ -101,6 +102,19 @@ def test_with_its_profile_the_wheel_matches(declared: Comparison) -> None:
     said = [note for note in declared.result.notes if "known approximation" in note]
     assert len(said) == 1
     assert declared.result.values["verdict"].count("approximation") == 2 + 4 + 3 * 4  # two convolutions, then layers
+
+
+@needs_wheel
+def test_its_own_records_say_what_is_wrong_with_flash_attention_and_nothing_else(runs: Runs) -> None:
+    """Keys of padding that nobody wrote, read in every layer of the encoder and of cross attention."""
+    found = {name: lint_trace(trace.graph, trace.outputs) for name, (_, trace, _) in runs.items()}
+    assert found["plain"] == ()
+    assert {f.rule for f in found["flash"]} == {"unwritten"}
+    assert {f.op for f in found["flash"]} == {
+        f"model.{part}.matmul_1"
+        for layer in range(4)
+        for part in (f"encoder.layers.{layer}.self_attn", f"decoder.layers.{layer}.encoder_attn")
+    }
 
 
 @pytest.mark.slow

@@ -16,8 +16,10 @@ import torch
 from firstbad.comparison import Comparison, compare
 from firstbad.errors import CompareError
 from firstbad.gguf_file import read
+from firstbad.lint import lint_trace
 from firstbad.probes import ggml
 from firstbad.reference import causal
+from firstbad.reports import terminal
 from firstbad.run import CaptureOptions, ModelSpec, Prepared
 from firstbad.session import capture_reference
 from firstbad.stale import stale
@@ -152,6 +154,9 @@ def test_another_eps_is_named(model: Path, tmp_path: Path) -> None:
     assert result.first_bad.value == "model.layers.0.input_layernorm.mul"
     assert result.first_bad.cause.kind == "wrong_constant"
     assert result.first_bad.cause.detail["number"] == pytest.approx(1e-3, rel=0.01)
+    also = [line for line in terminal.render(result).splitlines() if line.startswith("also")]
+    assert len(also) == 1
+    assert f"the same cause in {len(result.faults) - 1} further values: " in also[0]
 
 
 def test_one_blocks_scale_is_named(model: Path, tmp_path: Path) -> None:
@@ -211,9 +216,10 @@ def test_a_fault_shows_in_what_a_late_reader_can_still_see(
     assert {f.value for f in result.faults} == {"model.norm.mul_1"}
 
 
-def test_a_run_that_was_read_node_by_node_is_not_stale(clean: Comparison) -> None:
+def test_by_its_own_records_nothing_is_stale_and_nothing_is_wrong(clean: Comparison) -> None:
     with open_trace(clean.result.files["candidate"]) as trace:
         assert stale(trace) == {}
+        assert lint_trace(trace.graph, trace.outputs) == ()
 
 
 @pytest.fixture(scope="module")
