@@ -36,7 +36,7 @@ from firstbad.places import where
 from firstbad.precision import as_candidate
 from firstbad.profile import AsDeclared, Profile, as_declared
 from firstbad.region import replay_region
-from firstbad.relabel import relabelled, unproved
+from firstbad.relabel import relabelled, unproved, without_misplaced
 from firstbad.relabel import words as relabel_words
 from firstbad.replay import Executor
 from firstbad.result import (
@@ -142,6 +142,11 @@ def compare(
             other = other if again is None else replayed(again)
         if again is not None and _blamed(other) < _blamed(local):
             alignment, local = again, other
+    rest = without_misplaced(alignment, local, reference.graph) if _blamed(local) else None
+    if rest is not None:
+        other = replayed(rest)
+        if _blamed(other) < _blamed(local):
+            alignment, local = rest, other
     clock.lap("replay")
     localised, harmless = _localised(local, reference, candidate, alignment, executor)
     localised = _approximations(executor, local, localised)

@@ -27,6 +27,9 @@ SMALLEST = 8
 """Elements under which content does not identify a value."""
 
 
+GUESSED = ("predicted", "placed")
+"""How values are paired that have neither name nor plain content in common."""
+
 FAR = 0.05
 """Relative distance from the reference's own run from which a value may be another one: noise stays below."""
 
@@ -118,20 +121,40 @@ def _read_later(value: Value, alignment: Alignment, graph: Graph) -> bool:
 def unproved(alignment: Alignment, local: Local, graph: Graph) -> set[int]:
     """Moved values whose next readers are wrong all the same: nothing says that the engine reads them so."""
     bad = {j.pair.reference.id for j in local.values if j.bad}
-    found = set()
-    for pair in alignment.pairs:
-        if pair.how != "relabelled":
-            continue
-        stack, seen = [pair.reference.id], {pair.reference.id}
-        while stack:
-            for op in graph.readers.get(stack.pop(), ()):
-                for written in graph.ops[op].writes:
-                    if written in bad:
-                        found.add(pair.reference.id)
-                    elif written not in seen and written not in alignment.by_reference:
-                        seen.add(written)
-                        stack.append(written)
-    return found
+    return {p.reference.id for p in alignment.pairs if p.how == "relabelled" and _misread(p, bad, alignment, graph)}
+
+
+def without_misplaced(alignment: Alignment, local: Local, graph: Graph) -> Alignment | None:
+    """The alignment without values that were paired by what they hold or where they stand, are wrong there, and make
+    wrong what is read from them: such a value is another one. None where there are none."""
+    bad = {j.pair.reference.id for j in local.values if j.bad}
+    gone = [
+        p for p in alignment.pairs if p.how in GUESSED and p.reference.id in bad and _misread(p, bad, alignment, graph)
+    ]
+    if not gone:
+        return None
+    left = [Unmatched(p.reference, "no value of the candidate fits what is read from it") for p in gone]
+    alone = [Unmatched(p.candidate, "its content is no value of the reference") for p in gone]
+    return Alignment(
+        tuple(p for p in alignment.pairs if p not in gone),
+        tuple(sorted((*alignment.only_reference, *left), key=lambda u: u.value.id)),
+        (*alignment.only_candidate, *alone),
+        alignment.joins,
+    )
+
+
+def _misread(pair: Pair, bad: Container[int], alignment: Alignment, graph: Graph) -> bool:
+    """Whether the next value that is compared behind this one is wrong too."""
+    stack, seen = [pair.reference.id], {pair.reference.id}
+    while stack:
+        for op in graph.readers.get(stack.pop(), ()):
+            for written in graph.ops[op].writes:
+                if written in bad:
+                    return True
+                if written not in seen and written not in alignment.by_reference:
+                    seen.add(written)
+                    stack.append(written)
+    return False
 
 
 def words(alignment: Alignment) -> list[str]:

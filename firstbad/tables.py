@@ -129,6 +129,22 @@ def _ints(text: str) -> tuple[int, ...] | None:
     return tuple(numbers)
 
 
+_NUMBERS = {
+    name: tuple((i, column, kind) for i, (column, kind) in enumerate(columns.items()) if kind != "s")
+    for name, columns in TABLES.items()
+}
+_BOUNDS = {"i": (-(2**63), 2**63), "u": (0, 2**64)}
+
+
+def held(table: str, row: tuple[Any, ...]) -> tuple[Any, ...]:
+    """`row` as it is, or CompareError where a number of it is none that its column holds."""
+    for i, column, kind in _NUMBERS[table]:
+        least, end = _BOUNDS[kind]
+        if not least <= row[i] < end:
+            raise CompareError(f"{row[i]} as `{column}` of a row of {table}: what the engine says of itself is spoilt")
+    return row
+
+
 def value_row(v: Value, offset: int = -1, stored: str = "") -> tuple[Any, ...]:
     return (
         v.id,

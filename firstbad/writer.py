@@ -140,7 +140,7 @@ class TraceWriter:
                 )
             path, offset, stored = self._store(f"/values/{link_name(v.step)}", link_path(v.name), array, v.dtype)
             v = replace(v, dataset=path, reason="")
-        self._rows["values"].append(tables.value_row(v, offset, stored))
+        self._rows["values"].append(tables.held("values", tables.value_row(v, offset, stored)))
         self._values += 1
         self._tick(0 if array is None else array.nbytes)
         return v
@@ -158,8 +158,8 @@ class TraceWriter:
         """Record an op with all its reads."""
         if op.id != self._ops:
             raise CompareError(f"op `{op.name}` of {op.step} has id {op.id}: the next one of this trace is {self._ops}")
-        self._rows["ops"].append(tables.op_row(op))
-        self._rows["reads"].extend(tables.read_row(op.id, read) for read in op.reads)
+        self._rows["ops"].append(tables.held("ops", tables.op_row(op)))
+        self._rows["reads"].extend(tables.held("reads", tables.read_row(op.id, read)) for read in op.reads)
         self._ops += 1
         self._tick(0)
 

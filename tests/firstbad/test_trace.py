@@ -201,6 +201,18 @@ def test_the_writer_refuses_what_contradicts_itself(tmp_path: Path) -> None:
             writer.value(value(0, "x", x), np.array(["a", "b", "c"]))
 
 
+def test_a_number_that_no_column_holds_is_one_line_and_the_rest_is_kept(tmp_path: Path) -> None:
+    path, x = tmp_path / "t.h5", np.zeros(2, np.float32)
+    with TraceWriter(path) as writer:
+        writer.value(value(0, "x", x), x)
+        with pytest.raises(CompareError, match="`end_ns` of a row of ops"):
+            writer.op(Op(0, "encode", "fc", "linear", (), (0,), start_ns=1, end_ns=2**63))
+        with pytest.raises(CompareError, match="`hash` of a row of values"):
+            writer.value(value(1, "y", x, hash=-1), x)
+    with open_trace(path) as trace:
+        assert [v.name for v in trace.graph.values] == ["x"]
+
+
 def test_a_trace_takes_the_place_of_a_trace_only(tmp_path: Path) -> None:
     small(small(tmp_path / "t.h5"))
     (tmp_path / "t.h5").write_bytes(b"")
