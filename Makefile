@@ -14,6 +14,10 @@ BIN := $(VENV)/bin
 CASE := case_studies/whisper_buffer_wiring
 OUT := out
 PYTEST_FLAGS :=
+WORKERS := auto
+
+# A file stays in one process, for what its tests share; one thread each, as the processes share the cores. WORKERS=0: all in one.
+TESTS = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --maxprocesses 4 --dist loadfile
 
 .PHONY: help setup demo zoo bench test test-all lint format clean
 
@@ -44,10 +48,10 @@ bench: $(STAMP)
 	$(BIN)/python tests/bench/bench.py $(ARGS)
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -m "not slow" $(PYTEST_FLAGS)
+	$(TESTS) -m "not slow" $(PYTEST_FLAGS)
 
 test-all: $(STAMP)
-	$(BIN)/python -m pytest $(PYTEST_FLAGS)
+	$(TESTS) $(PYTEST_FLAGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check

@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib
 import os
 import select
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -39,11 +40,12 @@ _EVERYWHERE = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
+    typed = shlex.join(["firstbad", *words])
     words, flags = _take_flags(words)
     for stream in (sys.stdout, sys.stderr):
         if reconfigure := getattr(stream, "reconfigure", None):
             reconfigure(errors="replace")  # × and − must not end a run on an ASCII terminal
-    code = _guarded(lambda: _dispatch(words), traceback="--traceback" in flags)
+    code = _guarded(lambda: _dispatch(words, typed), traceback="--traceback" in flags)
     return GIT_BISECT.get(code, code) if "--git-bisect" in flags else code
 
 
@@ -53,7 +55,8 @@ def verbs() -> dict[str, str]:
     return {f.stem: _help_line(f) for f in files}
 
 
-def _dispatch(words: list[str]) -> int:
+def _dispatch(words: list[str], typed: str) -> int:
+    """`typed`: the whole command, for the verbs whose results say how they were made."""
     if words[:1] == ["help"]:
         words = [*words[1:2], "--help"]
     if not words:
@@ -75,7 +78,9 @@ def _dispatch(words: list[str]) -> int:
     everywhere = parser.add_argument_group("with every verb")
     for flag, text in _EVERYWHERE.items():
         everywhere.add_argument(flag, action="store_true", help=text)
-    return int(verb.run(parser.parse(rest)))
+    args = parser.parse(rest)
+    args.typed = typed
+    return int(verb.run(args))
 
 
 def _guarded(work: Callable[[], int], traceback: bool) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import math
 import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -114,11 +113,6 @@ def capture_options(args: argparse.Namespace) -> CaptureOptions:
     except ValueError as e:
         raise UsageError(f"--cflags {args.cflags!r}: {str(e).lower()}") from None
     return CaptureOptions(args.max_tokens, args.threads, args.timeout, steps, flags, tuple(args.kernels))
-
-
-def command_line() -> str:
-    """The command that was typed, to be typed again."""
-    return shlex.join(["firstbad", *sys.argv[1:]])
 
 
 def positive(text: str) -> int:

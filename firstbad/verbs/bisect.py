@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
             budget=args.budget,
             one_value=args.one_value,
             cause_budget=args.cause_budget,
-            command=options.command_line(),
+            command=args.typed,
             tell=tell,
         )
     return answer(comparison.result, args.json)

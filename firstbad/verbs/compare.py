@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
             budget=args.budget,
             mapped=options.mapped(args),
             profile=options.profile(args),
-            command=options.command_line(),
+            command=args.typed,
             tell=tell,
         )
     return answer(comparison.result, args.json)

@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
             budget=args.budget,
             mapped=options.mapped(args),
             profile=options.profile(args),
-            command=options.command_line(),
+            command=args.typed,
             started=started,
             wanted=wanted(args),
             tell=tell,

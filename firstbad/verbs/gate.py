@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
             args.output,
             inputs=args.inputs,
             jobs=args.jobs,
-            command=options.command_line(),
+            command=args.typed,
             tell=tell,
         )
     written = write_reports(result, args.report, args.output)

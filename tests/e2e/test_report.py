@@ -6,6 +6,7 @@ The folder comes from a real `diff` of the small Whisper with one wrong wire.
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -247,7 +248,12 @@ def test_copying_the_command(wrong: Path, opened: Open) -> None:
     page = opened(wrong / "report.html", permissions=["clipboard-read", "clipboard-write"])
     page.locator("#verdict .copy").click()
     page.locator("#verdict .copy", has_text="Copied").wait_for()
-    assert page.locator("#verdict .command code").inner_text().startswith("firstbad ")
+    shown = page.locator("#verdict .command code").inner_text()
+    plan, out = (str(wrong.parent / name) for name in ("plan.json", "out"))
+    assert shlex.split(shown) == [
+        *("firstbad", "diff", *map(str, MICRO), "--max-tokens", "3", "--candidate", f"c:{plan}", "-o", out)
+    ]
+    assert page.evaluate("navigator.clipboard.readText()") == shown
 
 
 def test_a_screen_reader_finds_its_way(wrong: Path, opened: Open) -> None:
