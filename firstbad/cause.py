@@ -42,7 +42,8 @@ PARTIAL = 0.2
 PARTNERS = 3
 """Edits that a second one is sought for."""
 
-Edits = Sequence[Callable[[Case], Iterator[Edit]]]
+Make = Callable[[Case], Iterator[Edit]]
+Edits = Sequence[Make]
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,7 @@ class Cause:
     alternatives: tuple[Cause, ...] = ()
     tried: int = 0
     edit: Edit | None = None
+    by: Make | None = None  # what made the edit; None: two edits together
 
 
 @dataclass
@@ -67,7 +69,7 @@ class _Search:
     progress: Callable[[str], None]
     tried: int = 0
     close: list[tuple[float, Edit]] = field(default_factory=list)  # (share, edit), the best first
-    found: list[tuple[Edit, float]] = field(default_factory=list)  # (edit, distance left)
+    found: list[tuple[Edit, float, Make | None]] = field(default_factory=list)  # (edit, distance left, made by)
     out_of_time: bool = False
 
     def run(self, case: Case, edits: Edits) -> None:
@@ -76,11 +78,11 @@ class _Search:
                 if time.monotonic() > self.until:
                     self.out_of_time = True
                     return
-                if self.found and edit.cost > max(FITTED, min(e.cost for e, _ in self.found)):
+                if self.found and edit.cost > max(FITTED, min(e.cost for e, _, _ in self.found)):
                     continue  # simpler ones are known
-                self._try(case, edit)
+                self._try(case, edit, make)
 
-    def _try(self, case: Case, edit: Edit) -> None:
+    def _try(self, case: Case, edit: Edit, make: Make) -> None:
         joined = edit if case.base is NOTHING else case.base.then(edit)
         if joined is None:
             return
@@ -97,7 +99,7 @@ class _Search:
         if good:
             if not self.found:
                 self.until = min(self.until, time.monotonic() + MORE * self.budget)
-            self.found.append((joined, sums.local_error))
+            self.found.append((joined, sums.local_error, make if case.base is NOTHING else None))
         else:
             self._remember(joined, score)
 
@@ -131,14 +133,24 @@ def explain(
     return _unknown(case, search, bool(edits))
 
 
+def again(case: Case, cause: Cause, *, budget: float = BUDGET) -> Cause | None:
+    """The cause of another fault, if the very same edit (see Edit.same) reproduces this one too; None if not."""
+    if cause.by is None or cause.edit is None:
+        return None
+    search = _Search(case, time.monotonic() + budget, budget, lambda _: None)
+    search.run(case, (cause.by,))
+    search.found = [found for found in search.found if found[0].same(cause.edit)]
+    return _cause(search) if search.found else None
+
+
 def _cause(search: _Search) -> Cause:
-    best = min(left for _, left in search.found)
+    best = min(left for _, left, _ in search.found)
     # What the probe saw; then, as good as the best, the simplest; stable, so the earlier kind comes first.
     ranked = sorted(search.found, key=lambda f: (not f[0].seen, f[1] > EQUAL * best, f[0].cost))
     causes: list[Cause] = []
-    for edit, left in ranked:
+    for edit, left, make in ranked:
         if not any(c.edit is not None and c.edit.key == edit.key and c.detail == edit.detail for c in causes):
-            causes.append(Cause(edit.kind, edit.detail, left, edit=edit))
+            causes.append(Cause(edit.kind, edit.detail, left, edit=edit, by=make))
     return replace(causes[0], alternatives=tuple(causes[1:]), tried=search.tried)
 
 

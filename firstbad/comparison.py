@@ -22,16 +22,14 @@ from firstbad.answers import only_near_ties, outputs_of
 from firstbad.arithmetic import as_recorded
 from firstbad.benign import Benign, benign
 from firstbad.benign import words as benign_words
-from firstbad.cause import BUDGET, Case, Cause, case_of, confirmed, explain, second
+from firstbad.cause import BUDGET, Case, Cause
 from firstbad.cause_words import cause_statement
-from firstbad.edits import EDITS
-from firstbad.errors import UnstableReferenceError
+from firstbad.causes import causes, not_searched
 from firstbad.faults import Fault, Localised, localise
 from firstbad.graph import READ_CHANGED, READ_OK, READ_UNWRITTEN, Value
 from firstbad.joined import with_joins
 from firstbad.judge import distance
-from firstbad.local import Local, giver, kind_of, measure, sequential_of, sums_of
-from firstbad.noise import ROUNDOFF, Pool, excesses, floor
+from firstbad.local import Local, giver, measure
 from firstbad.places import where
 from firstbad.precision import as_candidate
 from firstbad.profile import AsDeclared, Profile, as_declared
@@ -57,13 +55,8 @@ from firstbad.ties import near_ties
 from firstbad.weights import Weights, compare_weights
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from firstbad.mapfile import Mapped
     from firstbad.trace import Trace
-
-EXPLAINED = 20
-"""Faults that are explained in one run; more than these are listed with what was measured."""
 
 
 @dataclass(frozen=True)
@@ -150,10 +143,9 @@ def compare(
     clock.lap("replay")
     localised, harmless = _localised(local, reference, candidate, alignment, executor)
     localised = _approximations(executor, local, localised)
-    explained = [
-        _explained(fault, reference, candidate, alignment, local, executor, budget if n < EXPLAINED else 0.0, progress)
-        for n, fault in enumerate(localised.faults)
-    ]
+    explained = causes(
+        localised.faults, reference, candidate, alignment, local, executor, budget=budget, progress=progress
+    )
     clock.lap("explain")
     faults = tuple(
         _fault_result(fault, case, cause, localised, reference)
@@ -180,6 +172,7 @@ def compare(
             *_drift(localised),
             *benign_words(harmless, number),
             *_followed(reference),
+            *not_searched(explained),
             *refused,
             *getattr(executor, "words", ()),
         ),
@@ -203,7 +196,7 @@ def _refused(executor: Executor, local: Local) -> list[str]:
     first = wrong[0]
     return [
         f"the profile of {executor.profile.engine} is refused: {first.name} of {first.step} is not what it declares "
-        f"(off by {number(first.sums.local_error)}), nor are {len(wrong) - 1} more"
+        f"(off by {number(first.sums.local_error)})" + (f", nor are {len(wrong) - 1} more" if len(wrong) > 1 else "")
     ]
 
 
@@ -278,52 +271,6 @@ def _inputs_apart(local: Local, alignment: Alignment, reference: Trace, candidat
         if value.kind == "input" and "float" in value.dtype and not local.inputs.get((value.step, value.name), True):
             apart, _ = distance(pair.layout.apply(candidate.array(pair.candidate)), reference.array(value))
             yield f"{value.name} of {value.step} is the engine's own: off by {number(apart)} from the reference's"
-
-
-def _explained(
-    fault: Fault,
-    reference: Trace,
-    candidate: Trace,
-    alignment: Alignment,
-    local: Local,
-    executor: Executor,
-    budget: float,
-    progress: Callable[[str], None],
-) -> tuple[Case, Cause]:
-    given = giver(reference, candidate, alignment)
-    case = case_of(fault.first, reference, candidate, alignment, executor, given, local.pools)
-    check_reference(case)
-    cause = explain(case, EDITS if budget > 0 else (), budget=budget, progress=progress)
-    if cause.edit is not None and len(fault.sites) > 1:
-        other = case_of(second(fault), reference, candidate, alignment, executor, given, local.pools)
-        cause = confirmed(other, cause, EDITS, budget=budget / 4)
-    return case, cause
-
-
-def check_reference(case: Case) -> None:
-    """No blame without a reference that holds: its own value must follow from its own inputs, by the same judge.
-
-    Raises UnstableReferenceError where replaying the region on the reference's values does not give the reference's.
-    """
-    reference, value = case.reference, case.judged.pair.reference
-    if case.judged.op.attrs.get("followed"):
-        return  # it gave back what the candidate chose
-    starts = frozenset(case.region.inputs)
-
-    def own(other: Value) -> NDArray[Any] | None:
-        return reference.array(other) if other.id in starts or other.kind in ("input", "constant") else None
-
-    executor: Executor = getattr(case.executor, "plain", case.executor)  # what the candidate rounds is no matter here
-    replayed = replay_region(reference.graph, case.region, executor, own)
-    sums = sums_of(reference.array(value), replayed, value.dtype)
-    u = ROUNDOFF.get(value.dtype, ROUNDOFF["float32"])
-    order = None if replayed.exact else sequential_of(u, replayed)
-    limits = floor(sums, case.pools.get(kind_of(case.judged.op), Pool()), order)
-    if any(t.bad for t in excesses(sums, limits, exact=replayed.exact)):
-        raise UnstableReferenceError(
-            f"the reference does not reproduce itself: `{value.name}` of {value.step} is not what its own inputs give "
-            f"(off by {number(sums.local_error)}); check the machine and the PyTorch build, then capture again"
-        )
 
 
 def _fault_result(fault: Fault, case: Case, cause: Cause, localised: Localised, reference: Trace) -> FaultResult:

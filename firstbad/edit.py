@@ -6,6 +6,8 @@ and wiring.py), how they are run (region.py) and whether they explain anything (
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -19,6 +21,11 @@ if TYPE_CHECKING:
 
 After = Callable[["NDArray[Any]"], "NDArray[Any]"]
 """A pure function of the region's output, of any floating dtype and of its own shape; also used on the error scale."""
+
+NEAR = 0.01
+"""Two measurements of one number."""
+
+_LAYER = re.compile(r"\.\d+\.")
 
 SIMPLE, FITTED, LOOSE, LAST = 1, 2, 3, 9
 """`Edit.cost`: nothing was chosen from the wrong values; one number was; several, or a mask; a mere description."""
@@ -82,6 +89,25 @@ class Edit:
         """What the edit is whatever the step: its kind and the words of its detail, without places and numbers."""
         words = [f"{k}={v}" for k, v in sorted(self.detail.items()) if isinstance(v, str) and not k.endswith("step")]
         return (self.kind, *words, *(other["kind"] for other in self.detail.get("and", ())))
+
+    def same(self, other: Edit) -> bool:
+        """Whether both say the same of two ops, each in its own layer: equal words but for numbers of layers, and
+        numbers that are equal, or near where they were measured."""
+        return self.kind == other.kind and alike(self.detail, other.detail, layers=True)
+
+
+def alike(a: Any, b: Any, *, layers: bool = False) -> bool:
+    """Whether two details say the same; `layers`: each of its own layer."""
+    if isinstance(a, Mapping) and isinstance(b, Mapping):
+        keys = [key for key in a if not key.endswith("place")]
+        return a.keys() == b.keys() and all(alike(a[key], b[key], layers=layers) for key in keys)
+    if isinstance(a, list | tuple) and isinstance(b, list | tuple):
+        return len(a) == len(b) and all(alike(x, y, layers=layers) for x, y in zip(a, b, strict=True))
+    if isinstance(a, str) and isinstance(b, str) and layers:
+        return _LAYER.sub(".#.", a) == _LAYER.sub(".#.", b)
+    if isinstance(a, float) or isinstance(b, float):
+        return isinstance(a, int | float) and isinstance(b, int | float) and math.isclose(a, b, rel_tol=NEAR)
+    return bool(a == b)
 
 
 NOTHING = Edit("", {}, cost=0)

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from firstbad.edit import alike
 from firstbad.result import FaultResult, Result
 from firstbad.statement import number, times
 from firstbad.theme import PLAIN, Theme
@@ -19,6 +20,8 @@ from . import evidence
 _LISTED = 8
 QUIET = 1e-9  # a KL divergence that nobody needs to be told of
 _LABEL = 11
+_OF_A_SITE = ("also_at", "holds_there")
+_PART = "a part of "
 
 
 def render(result: Result, theme: Theme = PLAIN) -> str:
@@ -109,24 +112,37 @@ def _verdict(result: Result, theme: Theme) -> str:
 
 
 def _also(result: Result, theme: Theme) -> Iterator[str]:
-    """The other faults; in one line those of the first one's cause, such as an eps that is wrong in every norm."""
-    same = [f for f in result.faults[1:] if _said(f) and _said(f) == _said(result.faults[0])]
-    if same:
-        names = ", ".join(f.value for f in same[:2]) + (f" ... {same[-1].value}" if len(same) > 2 else "")
-        many = f"{len(same)} further value{'s' * (len(same) > 1)}"
-        yield _line("also", f"the same cause in {many}: {names}", theme)
-    others = [f for f in result.faults[1:] if f not in same]
-    for fault in others[: _LISTED - 1]:
-        yield _line("also", f"{_headline(fault, theme)}; {fault.cause.statement}", theme)
-    if len(others) >= _LISTED:
-        yield _line("also", f"{len(others) - _LISTED + 1} more faults: see faults[] in result.json", theme)
+    """The other faults; those of one cause, such as an eps that is wrong in every norm, in one line."""
+    groups: list[list[FaultResult]] = []
+    for fault in result.faults:
+        group = next((g for g in groups if _same_cause(g[0], fault)), None)
+        if group is None:
+            groups.append([fault])
+        else:
+            group.append(fault)
+    for group in groups[:1]:
+        if len(group) > 1:
+            yield _line("also", f"the same cause in {_many(group[1:])}", theme)
+    for group in groups[1:_LISTED]:
+        more = f"; the same cause in {_many(group[1:])}" if len(group) > 1 else ""
+        yield _line("also", f"{_headline(group[0], theme)}; {group[0].cause.statement}{more}", theme)
+    left = sum(map(len, groups[_LISTED:]))
+    if left:
+        yield _line("also", f"{left} more faults: see faults[] in result.json", theme)
 
 
-def _said(fault: FaultResult) -> tuple[str, Mapping[str, Any]] | None:
-    """A constant and what it should be, whichever op it stands in; None for a cause of another kind."""
-    if fault.cause.kind != "wrong_constant":
-        return None
-    return fault.op, {key: fault.cause.detail.get(key) for key in ("what", "op", "number", "model")}
+def _many(faults: Sequence[FaultResult]) -> str:
+    """A few of many names, and how large the largest of them is."""
+    names = ", ".join(f.value for f in faults[:2]) + (f" ... {faults[-1].value}" if len(faults) > 2 else "")
+    most = max((f.local_error for f in faults), key=lambda x: x if math.isfinite(x) else math.inf)
+    return f"{len(faults)} further value{'s' * (len(faults) > 1)}: {names} (local error at most {number(most)})"
+
+
+def _same_cause(a: FaultResult, b: FaultResult) -> bool:
+    """Whether what is said of one is true of the other, but for its name."""
+    proved = a.cause.reproduces_to is not None and b.cause.reproduces_to is not None
+    details = [{k: v for k, v in f.cause.detail.items() if k not in _OF_A_SITE} for f in (a, b)]
+    return proved and (a.op, a.cause.kind) == (b.op, b.cause.kind) and alike(*details)
 
 
 def _headline(fault: FaultResult, theme: Theme) -> str:
@@ -210,14 +226,16 @@ def _left_out(side: str, alone: Sequence[tuple[str, str, str]], total: int, them
     if not alone:
         yield _line("not", f"of the {side}'s {total} values none was left out", theme)
         return
-    reasons = Counter(reason.partition(":")[0] for _, _, reason in alone)
+    reasons = Counter(f"{_PART}another" if r.startswith(_PART) else r.partition(":")[0] for _, _, r in alone)
     why = ", ".join(f"{n} {reason}" for reason, n in reasons.most_common())
     yield _line("not", f"{len(alone)} of the {side}'s {total} values: {why}", theme)
     if side == "candidate":
-        for step, name, reason in alone[:_LISTED]:
+        listed = [one for one in alone if not one[2].startswith(_PART)][:_LISTED]
+        for step, name, reason in listed:
             yield _line("", f"{name} ({step}): {reason}", theme)
-        if len(alone) > _LISTED:
-            yield _line("", f"{len(alone) - _LISTED} more: coverage.only_candidate in result.json", theme)
+        if len(alone) > len(listed):
+            more = f"{len(alone) - len(listed)} more" if listed else "all of them"
+            yield _line("", f"{more}: coverage.only_candidate in result.json", theme)
 
 
 def _next(result: Result) -> str:
