@@ -2,33 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 from firstbad.edits_layout import pattern
-
-Arrays = Mapping[str, np.ndarray]
-T, D, H, K = 24, 32, 4, 8  # of the model in planted.py
-X, Q, V_ = "layers.1.attn_norm", "layers.1.attn.q_proj", "layers.1.attn.v_proj"
-SCORES, MASKED, SOFTMAX, MIX = (f"layers.1.attn.{n}" for n in ("matmul", "add", "softmax", "matmul_1"))
-
-
-def linear(x: np.ndarray, weight: np.ndarray, bias: Any = 0.0) -> np.ndarray:
-    made: np.ndarray = (x.astype(np.float64) @ weight.T.astype(np.float64) + bias).astype(np.float32)
-    return made
-
-
-def q_proj(v: Arrays, w: Arrays) -> np.ndarray:
-    return linear(v[X], w[f"{Q}.weight"], w[f"{Q}.bias"])
-
-
-def heads(x: np.ndarray) -> np.ndarray:
-    """[1, T, D] → [1, H, T, K]"""
-    return x.reshape(1, T, H, K).transpose(0, 2, 1, 3)
-
+from tests.firstbad.by_hand import MIX, SCORES, SOFTMAX, V_, Arrays, D, H, K, Q, T, X, heads, linear, q_proj
 
 WRONG: dict[str, tuple[str, Callable[[Arrays, Arrays], np.ndarray], str, dict[str, Any]]] = {
     "two heads exchanged": (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,20 +10,7 @@ import pytest
 import torch
 
 from firstbad.edits_precision import ROUNDINGS
-
-Arrays = Mapping[str, np.ndarray]
-T, D, H, K = 24, 32, 4, 8  # of the model in planted.py
-X, Q, V_ = "layers.1.attn_norm", "layers.1.attn.q_proj", "layers.1.attn.v_proj"
-SCORES, MASKED, SOFTMAX, MIX = (f"layers.1.attn.{n}" for n in ("matmul", "add", "softmax", "matmul_1"))
-
-
-def linear(x: np.ndarray, weight: np.ndarray, bias: Any = 0.0) -> np.ndarray:
-    made: np.ndarray = (x.astype(np.float64) @ weight.T.astype(np.float64) + bias).astype(np.float32)
-    return made
-
-
-def q_proj(v: Arrays, w: Arrays) -> np.ndarray:
-    return linear(v[X], w[f"{Q}.weight"], w[f"{Q}.bias"])
+from tests.firstbad.by_hand import Arrays, D, Q, T, X, linear, q_proj
 
 
 def bfloat16(x: np.ndarray) -> np.ndarray:

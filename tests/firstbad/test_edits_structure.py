@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
-Arrays = Mapping[str, np.ndarray]
-T, D, H, K = 24, 32, 4, 8  # of the model in planted.py
-X, Q, V_ = "layers.1.attn_norm", "layers.1.attn.q_proj", "layers.1.attn.v_proj"
-SCORES, MASKED, SOFTMAX, MIX = (f"layers.1.attn.{n}" for n in ("matmul", "add", "softmax", "matmul_1"))
-
-
-def linear(x: np.ndarray, weight: np.ndarray, bias: Any = 0.0) -> np.ndarray:
-    made: np.ndarray = (x.astype(np.float64) @ weight.T.astype(np.float64) + bias).astype(np.float32)
-    return made
-
+from tests.firstbad.by_hand import Arrays, Q, X, linear
 
 ADD = "layers.1.add"
 RESIDUAL, MIXED = "layers.0.add_1", "layers.1.attn.out_proj"

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
-Arrays = Mapping[str, np.ndarray]
-T, D, H, K = 24, 32, 4, 8  # of the model in planted.py
-X, Q, V_ = "layers.1.attn_norm", "layers.1.attn.q_proj", "layers.1.attn.v_proj"
-SCORES, MASKED, SOFTMAX, MIX = (f"layers.1.attn.{n}" for n in ("matmul", "add", "softmax", "matmul_1"))
+from tests.firstbad.by_hand import MASKED, SOFTMAX, Arrays, D, T
 
 GELU, FC1 = "layers.1.gelu", "layers.1.fc1"
 
