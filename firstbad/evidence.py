@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from firstbad.errors import FirstbadError, UsageError
-from firstbad.lint import extra, lint_trace
+from firstbad.lint import extra, lint_run
 from firstbad.rooms import load
 from firstbad.run import CaptureOptions, Prepared
 from firstbad.trace import TraceWriter, open_trace
@@ -124,7 +124,7 @@ def check_wanted(candidate: str, wanted: Wanted) -> None:
 
 def lint_of(trace: Trace) -> tuple[Any, ...]:
     """Findings in a trace by itself."""
-    return lint_trace(trace.graph, trace.outputs)
+    return lint_run(trace)
 
 
 def _of_plan(session: Evidence) -> tuple[Any, ...]:

@@ -132,6 +132,7 @@ _PLAIN: Mapping[str, Any] = {
 }
 _WORDS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
 _STRING, _LIST = 8, 9
+_SIZE = struct.Struct("<Q")
 
 
 class _Cursor:
@@ -166,7 +167,19 @@ class _Cursor:
             raise ValueError("a list reaches beyond its end")
         if of in _WORDS:
             return list(self.take(f"<{count}{_WORDS[of][1]}"))
-        return [self.value(of) for _ in range(count)]
+        return self._texts(count) if of == _STRING else [self.value(of) for _ in range(count)]
+
+    def _texts(self, count: int) -> list[str]:
+        """A list of strings: a vocabulary has a hundred thousand."""
+        data, at, found = self.data, self.at, []
+        for _ in range(count):
+            end = at + 8 + _SIZE.unpack_from(data, at)[0]
+            if end > len(data):
+                raise ValueError("a string reaches beyond its end")
+            found.append(str(data[at + 8 : end], "utf-8", "replace"))
+            at = end
+        self.at = at
+        return found
 
 
 def name_of(tensor: str) -> str:

@@ -10,9 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from firstbad.graph import READ_CHANGED, READ_UNWRITTEN, Graph, Op, Value
+from firstbad.stale import stale
+
+if TYPE_CHECKING:
+    from firstbad.trace import Trace
 
 RULES: Mapping[str, str] = {
     "read_before_written": "an op reads what no op has made yet",
@@ -28,6 +32,7 @@ RULES: Mapping[str, str] = {
     "undeclared_write": "bytes changed although no op declared a write there",
     "unwritten": "an op read bytes that nobody wrote",
     "weight_changed": "a weight is no longer what was loaded",
+    "stale": "values were read when other ops had written over them: the probe came too late",
 }
 
 KEEPS = frozenset(
@@ -36,6 +41,9 @@ KEEPS = frozenset(
 )
 """Kinds of op whose output may equal an input bit for bit: views, copies, rows (which may be all), a dropout that is
 off, an empty mask."""
+
+
+NOTHING_LATE: Mapping[int, Value] = {}
 
 
 @dataclass(frozen=True)
@@ -55,10 +63,24 @@ class Finding:
         return frozenset({self.op, self.value, self.other} - {""})
 
 
-def lint_trace(graph: Graph, outputs: Mapping[str, Any]) -> tuple[Finding, ...]:
-    """Every finding of one run, in execution order; the same op in later steps is not repeated."""
+def lint_run(trace: Trace) -> tuple[Finding, ...]:
+    """Every finding of a run that was recorded."""
+    return lint_trace(trace.graph, trace.outputs, stale(trace))
+
+
+def lint_trace(
+    graph: Graph, outputs: Mapping[str, Any], late: Mapping[int, Value] = NOTHING_LATE
+) -> tuple[Finding, ...]:
+    """Every finding of one run, in execution order; the same op in later steps is not repeated.
+
+    `late`: what was read too late (see stale.py). What stood in the memory of such a step says nothing of the engine.
+    """
     found: dict[tuple[str, str, str], Finding] = {}
-    for finding in (*_reads(graph), *_changed_nothing(graph), *_weights(outputs)):
+    steps = {graph.values[i].step for i in late}
+    for finding in (*_reads(graph), *_changed_nothing(graph)):
+        if finding.step not in steps:
+            found.setdefault((finding.rule, finding.op, finding.value), finding)
+    for finding in (*_stale(graph, late), *_weights(outputs)):
         found.setdefault((finding.rule, finding.op, finding.value), finding)
     order = {op.name: op.id for op in reversed(graph.ops)}
     return tuple(sorted(found.values(), key=lambda f: order.get(f.op, -1)))
@@ -162,6 +184,14 @@ def _equal(a: Value, b: Value) -> bool:
 
 def _is_float(value: Value) -> bool:
     return "float" in value.dtype
+
+
+def _stale(graph: Graph, late: Mapping[int, Value]) -> Iterator[Finding]:
+    if late:
+        first = graph.values[min(late)]
+        over = late[first.id].name
+        text = f"{len(late)} values were read too late, the first of them after {over} was written over it"
+        yield Finding("stale", first.step, first.name, first.name, text, over, "trace")
 
 
 def _weights(outputs: Mapping[str, Any]) -> Iterator[Finding]:

@@ -6,6 +6,7 @@ the command names one. Leaves out which weight a leaf is (ggml_weights.py).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,7 +38,7 @@ class Files:
     def held(self, leaf: str, hashed: int, name: str, own: np.ndarray) -> Held | None:
         """None: the file says nothing of this leaf."""
         tensor = self.ours.get(leaf)
-        if tensor is None or tensor.array().size != own.size:
+        if tensor is None or math.prod(tensor.shape) != own.size:
             return None
         if hash_array(tensor.raw) == hashed:
             return Held(hash_array(own))
@@ -55,6 +56,7 @@ def files_of(prepared: Prepared, command: Sequence[str]) -> Files:
     if not is_gguf(own):
         return Files({}, ())
     named = {Path(word) for word in command if word.endswith(".gguf") and is_gguf(Path(word))}
+    named = {path for path in named if not path.samefile(own)}
     return Files(read(own).tensors, tuple(read(path).tensors for path in sorted(named)))
 
 

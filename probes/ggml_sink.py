@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from firstbad.errors import CompareError
-from firstbad.graph import Kind, Op, Value
+from firstbad.graph import Kind, Op, Read, Value
 from firstbad.run import Prepared
 from firstbad.trace import TraceWriter
 
@@ -97,26 +97,30 @@ class GgmlSink:
             attrs["layout"] = {word: said for word, said in layout.items() if said}
         if named.arithmetic:
             attrs["arithmetic"] = named.arithmetic
+        out = self._out
         reads = tuple(
-            replace(
-                r,
-                value=self._out.get(r.value, -1),
-                overwritten_by=tuple(self._out.get(i, -1) for i in r.overwritten_by),
+            Read(
+                out.get(r.value, -1),
+                r.slot,
+                r.state,
+                r.dataset,
+                r.address,
+                r.extent,
+                tuple(out.get(i, -1) for i in r.overwritten_by),
             )
             for r in op.reads
         )
         self._writer.op(
-            replace(
-                op,
-                id=self._ops,
-                step=named.step or self._step,
-                name=named.name or self._placeholder(node.number),
-                kind=node.op.lower(),
-                reads=reads,
-                writes=tuple(self._out[w] for w in op.writes if w in self._out),
-                attrs={**op.attrs, **attrs},
-                file="",
-                line=0,
+            Op(
+                self._ops,
+                named.step or self._step,
+                named.name or self._placeholder(node.number),
+                node.op.lower(),
+                reads,
+                tuple(out[w] for w in op.writes if w in out),
+                {**op.attrs, **attrs},
+                start_ns=op.start_ns,
+                end_ns=op.end_ns,
             )
         )
         self._ops += 1
@@ -161,20 +165,18 @@ class GgmlSink:
             own = self._prepared.weights.get(name)
             held = self._files.held(leaf.name, v.hash, name, own) if own is not None else None
             if own is not None and held is not None:
-                known = replace(v, step="weights", name=name, hash=held.hash, shape=own.shape, dtype="float32")
-                self._put(known, held.array)
+                said: dict[str, Any] = {"hash": held.hash, "shape": own.shape, "dtype": "float32"}
+                self._put(v, held.array, step="weights", name=name, **said)
                 return
             same_size = own is not None and own.size == math.prod(leaf.ne)
             quantised = leaf.type not in ("f32", "f16", "bf16", "f64")
-            self._put(
-                replace(v, step="weights", name=name, hash=v.hash if same_size and not quantised else 0),
-                None,
-                dtype=leaf.type if quantised else v.dtype,
-            )
+            hashed = v.hash if same_size and not quantised else 0
+            kept = leaf.type if quantised else v.dtype
+            self._put(v, None, step="weights", name=name, hash=hashed, dtype=kept)
             return
         name = self._ids_name if is_ids else INPUTS.get(leaf.name, leaf.name or f"input.{number}")
         kind: Kind = "input" if is_ids or leaf.name in INPUTS else "constant"
-        self._put(replace(v, step=self._step, name=name, kind=kind), self._arrays.get(number))
+        self._put(v, self._arrays.get(number), step=self._step, name=name, kind=kind)
 
     def _node(self, v: Value, array: np.ndarray | None) -> None:
         number = int(v.name[1:])
@@ -182,22 +184,24 @@ class GgmlSink:
         name = named.name or self._placeholder(number)
         if name == "lm_head" and array is not None:
             self.last = array
+        reason = ""
         if named.kept:
-            array, v = None, replace(v, reason="a cache: what is written is stored where it is made")
-        self._put(replace(v, step=named.step or self._step, name=name, op=self._ops), array)
+            array, reason = None, "a cache: what is written is stored where it is made"
+        self._put(v, array, step=named.step or self._step, name=name, op=self._ops, reason=reason or v.reason)
 
     def _placeholder(self, number: int) -> str:
         graph = self.graphs[-1]
         return f"{graph.step}.node_{number}.{graph.nodes[number].op.lower()}"
 
-    def _put(self, v: Value, array: np.ndarray | None, dtype: str = "") -> None:
+    def _put(self, v: Value, array: np.ndarray | None, **changes: Any) -> None:
+        """The value with these changes; in one go, since there are ten thousands of them."""
         self._out[v.id] = self._values
-        reason = v.reason
-        if v.step.startswith(TRIAL):  # it may be the engine trying itself out: not a part of the run
-            array, reason, v = None, "computed before the prompt", replace(v, kind="constant")
-        elif array is not None and not self._wanted(v.step):
-            array, reason = None, "step not selected"
-        self._writer.value(replace(v, id=self._values, dtype=dtype or v.dtype, reason=reason), array)
+        step = changes.get("step", v.step)
+        if step.startswith(TRIAL):  # it may be the engine trying itself out: not a part of the run
+            array, changes["reason"], changes["kind"] = None, "computed before the prompt", "constant"
+        elif array is not None and not self._wanted(step):
+            array, changes["reason"] = None, "step not selected"
+        self._writer.value(replace(v, id=self._values, **changes), array)
         self._values += 1
 
 

@@ -5,11 +5,13 @@ Leaves out what the records mean together (stream.py) and the engine's process (
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -22,6 +24,8 @@ _NUMPY = {"bfloat16": "uint16"}  # handed on as bits
 _MAX_HEAD = 1 << 24
 _MAX_RANK = 8
 _CHUNK = 1 << 20
+_FRAME = struct.Struct("<IIQ")
+_NOTHING = np.empty(0, np.uint8)
 _TICK = 0.2  # seconds between looks at whether the engine still lives
 
 
@@ -53,7 +57,7 @@ class View:
     def array(self, data: np.ndarray) -> np.ndarray:
         """The bytes of a record as the tensor that they are."""
         kind = np.dtype(_NUMPY.get(self.dtype, self.dtype))
-        if data.nbytes != int(np.prod(self.shape, dtype=np.int64)) * kind.itemsize:
+        if data.nbytes != math.prod(self.shape) * kind.itemsize:
             raise CompareError(f"the engine sent {data.nbytes} bytes for a tensor {list(self.shape)} of {self.dtype}")
         return data.view(kind).reshape(self.shape)
 
@@ -66,10 +70,11 @@ class Head:
         self._at = 0
 
     def take(self, form: str) -> tuple[int, ...]:
-        end = self._at + struct.calcsize("<" + form)
+        layout = _layout(form)
+        end = self._at + layout.size
         if end > len(self._head):
             raise CompareError("the engine sent a record that is cut short: is its firstbad.h of this version?")
-        fields = struct.unpack_from("<" + form, self._head, self._at)
+        fields = layout.unpack_from(self._head, self._at)
         self._at = end
         return fields
 
@@ -96,6 +101,11 @@ class Head:
         return View(DTYPES[dtype], shape, () if _contiguous(shape, strides, item) else strides, address, extent)
 
 
+@lru_cache(maxsize=256)
+def _layout(form: str) -> struct.Struct:
+    return struct.Struct("<" + form)
+
+
 def _contiguous(shape: tuple[int, ...], strides: tuple[int, ...], item: int) -> bool:
     step = item
     for size, stride in zip(reversed(shape), reversed(strides), strict=True):
@@ -113,11 +123,11 @@ def records(fd: int, timeout: float | None = None, alive: Callable[[], bool] = l
     source = _Source(fd, timeout, alive)
     try:
         while True:
-            kind, head_bytes, data_bytes = struct.unpack("<IIQ", source.exactly(16).tobytes())
+            kind, head_bytes, data_bytes = _FRAME.unpack(source.small(_FRAME.size))
             if head_bytes > _MAX_HEAD or data_bytes > 1 << 40:
                 raise CompareError("what the engine sends is no stream of firstbad.h: does something else write there?")
-            head = source.exactly(head_bytes).tobytes()
-            yield Record(kind, head, source.exactly(data_bytes))
+            head = source.small(head_bytes)
+            yield Record(kind, head, source.exactly(data_bytes) if data_bytes else _NOTHING)
     except _EndError:
         return
 
@@ -134,6 +144,14 @@ class _Source:
         os.set_blocking(fd, False)
         self._poll = select.poll()
         self._poll.register(fd, select.POLLIN)
+
+    def small(self, count: int) -> bytes:
+        """What is not numbers: most records are a few bytes, and most lie in the chunk already."""
+        at = self._from
+        if count > self._to - at:
+            return self.exactly(count).tobytes()
+        self._from += count
+        return bytes(memoryview(self._chunk)[at : self._from])
 
     def exactly(self, count: int) -> np.ndarray:
         try:

@@ -41,13 +41,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _findings(path: Path) -> tuple[str, tuple[Finding, ...]]:
-    from firstbad.lint import lint_trace
+    from firstbad.lint import lint_run
     from firstbad.rooms import load
     from firstbad.trace import open_trace
 
     if _is_hdf5(path):
         with open_trace(path) as trace:
-            return "trace", lint_trace(trace.graph, trace.outputs)
+            return "trace", lint_run(trace)
     return "plan", load("probes", "c").lint(str(path))
 
 

@@ -17,7 +17,7 @@ from firstbad import whisper_file
 from firstbad.comparison import Comparison, compare
 from firstbad.errors import CompareError, UsageError
 from firstbad.hashing import hash_array
-from firstbad.lint import lint_trace
+from firstbad.lint import lint_run
 from firstbad.probes import ggml
 from firstbad.probes.ggml_graph import GgmlGraph, Leaf, Node, Source, parse
 from firstbad.probes.ggml_names import Caches, Namer
@@ -107,7 +107,7 @@ def test_with_its_profile_the_wheel_matches(declared: Comparison) -> None:
 @needs_wheel
 def test_its_own_records_say_what_is_wrong_with_flash_attention_and_nothing_else(runs: Runs) -> None:
     """Keys of padding that nobody wrote, read in every layer of the encoder and of cross attention."""
-    found = {name: lint_trace(trace.graph, trace.outputs) for name, (_, trace, _) in runs.items()}
+    found = {name: lint_run(trace) for name, (_, trace, _) in runs.items()}
     assert found["plain"] == ()
     assert {f.rule for f in found["flash"]} == {"unwritten"}
     assert {f.op for f in found["flash"]} == {
@@ -115,6 +115,22 @@ def test_its_own_records_say_what_is_wrong_with_flash_attention_and_nothing_else
         for layer in range(4)
         for part in (f"encoder.layers.{layer}.self_attn", f"decoder.layers.{layer}.encoder_attn")
     }
+
+
+@needs_wheel
+def test_a_late_reader_finds_stale_values_and_no_fault(
+    tiny: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Read when each graph is over: all but a few buffers hold what a later node left there."""
+    monkeypatch.setenv("FIRSTBAD_GGML", "late")
+    reference, candidate, _ = traces(tiny, tmp_path, command())
+    result = compare(reference, candidate, whisper.executor(tiny), profile=load_profile("ggml")).result
+    assert (result.verdict, result.faults) == ("match", ())
+    told = [reason for _, _, reason in result.coverage.only_candidate if reason.startswith("stale: read after ")]
+    assert len(told) > 250
+    assert 0 < sum(result.coverage.compared.values()) < 20
+    assert any("stale, not wrong" in note for note in result.notes)
+    assert [f.rule for f in lint_run(candidate)] == ["stale"]
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ import torch
 from firstbad.comparison import Comparison, compare
 from firstbad.errors import CompareError
 from firstbad.gguf_file import read
-from firstbad.lint import lint_trace
+from firstbad.lint import lint_run
 from firstbad.probes import ggml
 from firstbad.reference import causal
 from firstbad.reports import terminal
@@ -205,6 +205,10 @@ def test_what_is_read_after_the_graph_was_computed_is_stale_and_not_wrong(
     assert len(told) > 80
     assert sum(result.coverage.compared.values()) == left
     assert any("were read too late" in note and "stale, not wrong" in note for note in result.notes)
+    with open_trace(result.files["candidate"]) as trace:
+        found = lint_run(trace)  # what stood in memory says nothing of the engine
+        assert [f.rule for f in found] == ["stale"]
+        assert f"{len(stale(trace))} values were read too late" in found[0].text
 
 
 def test_a_fault_shows_in_what_a_late_reader_can_still_see(
@@ -219,7 +223,7 @@ def test_a_fault_shows_in_what_a_late_reader_can_still_see(
 def test_by_its_own_records_nothing_is_stale_and_nothing_is_wrong(clean: Comparison) -> None:
     with open_trace(clean.result.files["candidate"]) as trace:
         assert stale(trace) == {}
-        assert lint_trace(trace.graph, trace.outputs) == ()
+        assert lint_run(trace) == ()
 
 
 @pytest.fixture(scope="module")
