@@ -73,14 +73,11 @@ def lint_trace(
 ) -> tuple[Finding, ...]:
     """Every finding of one run, in execution order; the same op in later steps is not repeated.
 
-    `late`: what was read too late (see stale.py). What stood in the memory of such a step says nothing of the engine.
+    `late`: what was read too late (see stale.py). What stood in memory then says nothing of the engine.
     """
     found: dict[tuple[str, str, str], Finding] = {}
-    steps = {graph.values[i].step for i in late}
-    for finding in (*_reads(graph), *_changed_nothing(graph)):
-        if finding.step not in steps:
-            found.setdefault((finding.rule, finding.op, finding.value), finding)
-    for finding in (*_stale(graph, late), *_weights(outputs)):
+    rules = _stale(graph, late) if late else (*_reads(graph), *_changed_nothing(graph))
+    for finding in (*rules, *_weights(outputs)):
         found.setdefault((finding.rule, finding.op, finding.value), finding)
     order = {op.name: op.id for op in reversed(graph.ops)}
     return tuple(sorted(found.values(), key=lambda f: order.get(f.op, -1)))
@@ -187,11 +184,10 @@ def _is_float(value: Value) -> bool:
 
 
 def _stale(graph: Graph, late: Mapping[int, Value]) -> Iterator[Finding]:
-    if late:
-        first = graph.values[min(late)]
-        over = late[first.id].name
-        text = f"{len(late)} values were read too late, the first of them after {over} was written over it"
-        yield Finding("stale", first.step, first.name, first.name, text, over, "trace")
+    first = graph.values[min(late)]
+    over = late[first.id].name
+    text = f"{len(late)} values were read too late, the first of them after {over} was written over it"
+    yield Finding("stale", first.step, first.name, first.name, text, over, "trace")
 
 
 def _weights(outputs: Mapping[str, Any]) -> Iterator[Finding]:
