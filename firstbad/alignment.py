@@ -11,7 +11,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from firstbad.joined import Join
     from firstbad.mapfile import Mapped
+    from firstbad.matching import Matcher
 
 __all__ = ["Alignment", "Layout", "Pair", "Unmatched", "align"]
 
@@ -95,9 +96,11 @@ def align(
     *,
     executor: Executor | None = None,
     mapped: Mapped | None = None,
+    distrusted: Container[int] = (),
 ) -> Alignment:
     """Pairs the values of two graphs. Arrays are only looked at where names and shapes leave a question open;
-    without an executor nothing is predicted from the candidate's own values."""
+    without an executor nothing is predicted from the candidate's own values. `distrusted`: candidate ids of values
+    whose names say nothing."""
     from firstbad.matching import Matcher
 
     names = Names(reference)
@@ -127,11 +130,13 @@ def align(
     own_names: dict[int, int] = {}
     for partner in theirs:
         same = reference.by_key.get((partner.step, partner.name))
-        if partner.id not in taken and same is not None and bears(same) and same.id not in pairs:
+        if partner.id in taken or partner.id in distrusted:
+            continue
+        if same is not None and bears(same) and same.id not in pairs:
             take(same, partner, "name")
             own_names[partner.id] = same.id
     for partner in theirs:
-        if partner.id in taken or partner.id in own_names:
+        if partner.id in taken or partner.id in own_names or partner.id in distrusted:
             continue
         meant = _meant(names, partner, pairs, refused)
         if meant is not None:
@@ -141,6 +146,8 @@ def align(
         matcher.by_content()
         if executor is not None:
             matcher.by_prediction(executor)
+        for value, partner in _as_elsewhere(reference, matcher):
+            take(value, partner, "rule")
     leftovers = matcher.leftovers
     only_reference = tuple(
         Unmatched(v, refused.get(v.id) or _why_alone(reference, v), _closest(v, leftovers))
@@ -158,16 +165,18 @@ def align(
     return Alignment(tuple(pairs[i] for i in sorted(pairs)), only_reference, only_candidate, joins)
 
 
-def _on_the_way(candidate: Graph, known: set[int]) -> Mapping[int, str]:
-    """Candidate values that only lead to aligned ones: what the reference does in one op, it does in several."""
-    leads: set[int] = set()
-    for op in reversed(candidate.ops):
-        for written in op.writes:
-            readers = [candidate.ops[r] for r in candidate.readers.get(written, ())]
-            read_by = [w for reader in readers for w in reader.writes]
-            if written not in known and any(w in known or w in leads for w in read_by):
-                leads.add(written)
-    return dict.fromkeys(leads, "on the way to a value that is compared")
+def _as_elsewhere(reference: Graph, matcher: Matcher) -> Iterator[tuple[Value, Value]]:
+    """Values of too little content, such as the mean of one row, by what their name turned out to mean elsewhere."""
+    meanings: dict[str, set[str]] = {}
+    for pair in matcher.pairs.values():
+        meanings.setdefault(pair.candidate.name, set()).add(pair.reference.name)
+    for partner in matcher.leftovers:
+        meant = meanings.get(partner.name, set())
+        value = reference.by_key.get((partner.step, next(iter(meant)))) if len(meant) == 1 else None
+        if value is None or value.id in matcher.pairs or not bears(value) or not _same_sort(value, partner):
+            continue
+        if not matcher.telling(partner) and by_shape(value.shape, partner.shape):
+            yield value, partner
 
 
 def bears(value: Value) -> bool:

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,8 +34,8 @@ from firstbad.local import Local, giver, measure
 from firstbad.places import where
 from firstbad.precision import as_candidate
 from firstbad.profile import AsDeclared, Profile, as_declared
+from firstbad.realign import Measured, realigned
 from firstbad.region import replay_region
-from firstbad.relabel import relabelled, unproved, without_misplaced
 from firstbad.relabel import words as relabel_words
 from firstbad.replay import Executor
 from firstbad.result import (
@@ -101,45 +102,37 @@ def compare(
     clock = _Clock()
     late = stale(candidate)
     candidate = without(candidate, late)
-    alignment = align(
-        reference.graph, candidate.graph, reference.array, candidate.array, executor=executor, mapped=mapped
+    alike = partial(
+        align, reference.graph, candidate.graph, reference.array, candidate.array, executor=executor, mapped=mapped
     )
+    alignment = alike()
     blurs = blurred(candidate.graph, late, alignment.by_candidate)
-    candidate = with_joins(candidate, alignment.joins)
-    executor = as_recorded(as_candidate(executor, reference.graph, candidate.graph, alignment), candidate.graph)
-    undeclared, executor = executor, as_declared(executor, profile, alignment, reference, candidate)
     weights = compare_weights(reference, candidate, executor.weight)
     clock.lap("align")
 
-    def replayed(aligned: Alignment) -> Local:
-        return measure(
+    def measured(aligned: Alignment, *, declared: bool = True) -> Measured:
+        """The candidate with what is put together, judged against what it rounds and, if so, what its profile says."""
+        own = with_joins(candidate, aligned.joins)
+        rounding = as_recorded(as_candidate(executor, reference.graph, own.graph, aligned), own.graph)
+        used = as_declared(rounding, profile, aligned, reference, own) if declared else rounding
+        local = measure(
             reference,
-            candidate,
+            own,
             aligned,
-            executor,
+            used,
             judged=lambda v: judged(v) and aligned.by_reference[v.id].candidate.id not in blurs,
             progress=lambda name: progress(f"replay {name}"),
         )
+        return Measured(aligned, own, used, local)
 
-    local = replayed(alignment)
-    refused = _refused(executor, local)
+    found = measured(alignment)
+    refused = _refused(found.executor, found.local)
     if refused:
-        executor = undeclared
-        local = replayed(alignment)
-    again = relabelled(alignment, local, reference, candidate) if _blamed(local) else None
-    if again is not None:
-        other = replayed(again)
-        doubted = unproved(again, other, reference.graph)
-        if doubted:
-            again = relabelled(alignment, local, reference, candidate, doubted)
-            other = other if again is None else replayed(again)
-        if again is not None and _blamed(other) < _blamed(local):
-            alignment, local = again, other
-    rest = without_misplaced(alignment, local, reference.graph) if _blamed(local) else None
-    if rest is not None:
-        other = replayed(rest)
-        if _blamed(other) < _blamed(local):
-            alignment, local = rest, other
+        found = measured(alignment, declared=False)
+    found = realigned(
+        found, reference, partial(measured, declared=not refused), lambda ids: alike(distrusted=ids), mapped is not None
+    )
+    alignment, candidate, executor, local = found.alignment, found.candidate, found.executor, found.local
     clock.lap("replay")
     localised, harmless = _localised(local, reference, candidate, alignment, executor)
     localised = _approximations(executor, local, localised)
@@ -242,11 +235,6 @@ def _localised(
         harmless = frozenset[int]().union(*(b.values for b in found))
         localised = localise(local, alignment, reference.graph, candidate.graph, ties, harmless)
     return localised, found
-
-
-def _blamed(local: Local) -> int:
-    """How many values of the model are wrong, whatever the steps."""
-    return len({judged.name for judged in local.values if judged.bad})
 
 
 def _notes(alignment: Alignment, weights: Weights) -> Iterable[str]:

@@ -83,6 +83,10 @@ class Matcher:
         """Candidate values with content and without a partner."""
         return [v for v in self.candidate.values if bears(v) and held(v) and v.id not in self.taken]
 
+    def telling(self, other: Value) -> bool:
+        """Whether what a candidate's value holds says which it is."""
+        return self._sketch(other).telling
+
     def by_content(self) -> None:
         """Against the reference's own run: everything that no fault has reached."""
         # positions and masks of integers look alike everywhere: those go by name alone

@@ -90,6 +90,12 @@ class _AsCandidate:
     def weight(self, name: str) -> NDArray[Any]:
         return self._executor.weight(name)
 
+    @property
+    def plain(self) -> Executor:
+        """What computes the reference's own values: nothing is rounded."""
+        plain: Executor = getattr(self._executor, "plain", self._executor)
+        return plain
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._executor, name)  # what an executor may have beyond the protocol
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -30,6 +30,9 @@ SMALLEST = 8
 GUESSED = ("predicted", "placed")
 """How values are paired that have neither name nor plain content in common."""
 
+DOUBTED = 0.25
+"""Share of the values moved against their names whose readers may be wrong: a fault elsewhere has readers, too."""
+
 FAR = 0.05
 """Relative distance from the reference's own run from which a value may be another one: noise stays below."""
 
@@ -42,12 +45,9 @@ def relabelled(
     `doubted`: reference ids that stay as they are.
     """
     suspicious = {
-        j.pair.reference.id: j.pair
-        for j in local.values
-        if not j.cumulative <= FAR
-        and not j.exact
-        and math.prod(j.pair.reference.shape) >= SMALLEST
-        and j.pair.reference.id not in doubted
+        i: pair
+        for i, pair in _suspicious(local).items()
+        if i not in doubted and math.prod(pair.reference.shape) >= SMALLEST
     }
     moved = dict(_moved(alignment, suspicious, reference, candidate))
     if not moved:
@@ -66,6 +66,28 @@ def relabelled(
         (*alignment.only_candidate, *(Unmatched(v, "its content is no value of the reference") for v in alone)),
         alignment.joins,
     )
+
+
+def _suspicious(local: Local) -> dict[int, Pair]:
+    """Reference id → pair, of values that are far from the reference's own run."""
+    return {j.pair.reference.id: j.pair for j in local.values if not j.cumulative <= FAR}
+
+
+def suspects(alignment: Alignment, local: Local) -> dict[int, Pair]:
+    """Candidate id → pair, of values whose name is that of a suspicious one in any step."""
+    names = {pair.candidate.name for pair in _suspicious(local).values()}
+    return {pair.candidate.id: pair for pair in alignment.pairs if pair.candidate.name in names}
+
+
+def unnamed(was: Mapping[int, Pair], aligned: Callable[[Container[int]], Alignment]) -> Alignment:
+    """The alignment in which the names of the suspects say nothing: where many lie, also what has a name that means
+    nothing may be one of them."""
+    found = aligned(was.keys())
+    pairs = (
+        replace(p, how="relabelled") if p.candidate.id in was and p.reference != was[p.candidate.id].reference else p
+        for p in found.pairs
+    )
+    return replace(found, pairs=tuple(pairs))
 
 
 def _moved(
@@ -122,6 +144,14 @@ def unproved(alignment: Alignment, local: Local, graph: Graph) -> set[int]:
     """Moved values whose next readers are wrong all the same: nothing says that the engine reads them so."""
     bad = {j.pair.reference.id for j in local.values if j.bad}
     return {p.reference.id for p in alignment.pairs if p.how == "relabelled" and _misread(p, bad, alignment, graph)}
+
+
+def believed(nameless: Alignment, local: Local, before: Alignment, graph: Graph) -> bool:
+    """Whether an alignment against the names stands: it compares all that was compared, and what reads the values that
+    it moved is right but for a few. A value that was moved to hide a fault has readers that are wrong."""
+    moved = sum(p.how == "relabelled" for p in nameless.pairs)
+    lost = before.by_reference.keys() - nameless.by_reference.keys()
+    return all(graph.values[i].same_as >= 0 for i in lost) and len(unproved(nameless, local, graph)) <= DOUBTED * moved
 
 
 def without_misplaced(alignment: Alignment, local: Local, graph: Graph) -> Alignment | None:

@@ -5,7 +5,6 @@ The truth is the names that the engines had before they were scrambled. Engines 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,45 +23,12 @@ from firstbad.replay import Executor
 from firstbad.result import Result
 from firstbad.run import CaptureOptions, ModelSpec, Prepared
 from firstbad.session import capture_candidate, capture_reference
-from firstbad.trace import Trace, TraceWriter, open_trace
+from firstbad.trace import Trace, open_trace
+from tests.rewritten import hidden, liar, rewritten
 
 OPTIONS = CaptureOptions(max_tokens=2, threads=2)
 POSITIONS = 24
 ENGINES = ("c", "torch", "torch:attn=sdpa", "torch:dtype=bfloat16")
-
-Rename = Callable[[Value], str]
-Change = Callable[[Value, np.ndarray], np.ndarray]
-
-
-def rewritten(
-    trace: Trace,
-    path: Path,
-    *,
-    rename: Rename = lambda v: v.name,
-    change: Change = lambda _v, a: a,
-    keep: Callable[[Value], bool] = lambda _v: True,
-    edges: bool = True,
-) -> Trace:
-    """The trace with other names and arrays; without `edges` it is a mere dump of values."""
-    ids: dict[int, int] = {}
-    with TraceWriter(path, role="candidate", engine=trace.engine, meta=trace.meta) as writer:
-        for value in trace.graph.values:
-            if not keep(value):
-                continue
-            stored = value.kind != "weight" and trace.stored(value)
-            array = np.ascontiguousarray(change(value, trace.array(value))) if stored else None
-            shape = value.shape if array is None else array.shape
-            ids[value.id] = len(ids)
-            name = value.name if value.kind in ("input", "weight") else rename(value)
-            new = replace(
-                value, id=ids[value.id], name=name, shape=shape, strides=(), same_as=-1, op=value.op if edges else -1
-            )
-            writer.value(new, array)
-        for op in trace.graph.ops if edges else ():
-            reads = tuple(replace(r, value=ids.get(r.value, -1), dataset="", overwritten_by=()) for r in op.reads)
-            writer.op(replace(op, reads=reads, writes=tuple(ids[w] for w in op.writes if w in ids)))
-        writer.outputs(dict(trace.outputs))
-    return open_trace(path)
 
 
 @dataclass(frozen=True)
@@ -93,11 +59,6 @@ def engines(tmp_path_factory: pytest.TempPathFactory) -> Engines:
         return made[candidate]
 
     return Engines(prepared, open_trace(folder / "reference.h5"), whisper.executor(prepared), capture)
-
-
-def hidden(value: Value) -> str:
-    """A name that says nothing; the same in every step."""
-    return "t" + hashlib.sha256(value.name.encode()).hexdigest()[:8]
 
 
 def other_layout(value: Value, array: np.ndarray) -> np.ndarray:
@@ -217,6 +178,49 @@ def test_names_that_lie(engines: Engines, tmp_path: Path) -> None:
     assert "layers.0" in said[0]
     assert "layers.1" in said[0]
     assert "misaligned" in result.values["verdict"]
+
+
+@pytest.mark.parametrize("engine", ["c", "torch:dtype=bfloat16"])
+def test_every_name_lies(engines: Engines, tmp_path: Path, engine: str) -> None:
+    """Names exchanged among all values of a shape: content says what each is, and nobody is blamed."""
+    original = engines.capture(engine)
+    rename = liar(original)
+    candidate = rewritten(original, tmp_path / "s.h5", rename=rename)
+    done = compare(engines.reference, candidate, engines.executor, budget=0)
+    assert done.result.verdict == "match", done.result.first_bad
+    assert any("misaligned, not wrong" in note for note in done.result.notes)
+    own = {(v.step, v.name) for v in engines.reference.graph.values if v.same_as < 0 and engines.reference.stored(v)}
+    truth = {(v.step, rename(v)): v.name for v in original.graph.values if (v.step, v.name) in own}
+    share, right, wrong = scored(engines, done.alignment, candidate, truth)
+    assert right == 1, wrong
+    assert share >= 0.95
+
+
+def test_every_name_lies_and_a_fault(engines: Engines, tmp_path: Path) -> None:
+    wired = edits.rewire(
+        c.plan_for("", engines.prepared),
+        "encode",
+        "model.encoder.layers.1.self_attn.v_proj",
+        "x",
+        "model.encoder.layers.0.add_1",
+    )
+    save(wired, tmp_path / "plan.json")
+    original = engines.capture(f"c:{tmp_path / 'plan.json'}")
+    result = result_of(engines, rewritten(original, tmp_path / "s.h5", rename=liar(original)))
+    assert [fault.value for fault in result.faults] == ["model.encoder.layers.1.self_attn.v_proj"]
+
+
+def test_what_an_engine_exchanges_is_no_lie(engines: Engines, tmp_path: Path) -> None:
+    """A query made with the value's weight and a value with the query's hold each other's numbers: what reads them says
+    that it is no matter of names."""
+    plan = c.plan_for("", engines.prepared)
+    name = "model.encoder.layers.0.self_attn.{}_proj"
+    for one, other in ("qv", "vq"):
+        for kind in ("weight", "bias"):
+            plan = edits.set_weight(plan, "encode", name.format(one), kind, f"{name.format(other)}.{kind}")
+    save(plan, tmp_path / "plan.json")
+    result = result_of(engines, engines.capture(f"c:{tmp_path / 'plan.json'}"))
+    assert {fault.value for fault in result.faults} == {name.format("q"), name.format("v")}
 
 
 def test_a_tap_one_layer_late(engines: Engines, tmp_path: Path) -> None:

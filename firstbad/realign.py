@@ -1,0 +1,73 @@
+"""After the first measurement: other alignments that leave fewer faults, because a name lied or a guess was wrong.
+
+Each is measured as the first was. What relabel.py finds is what may be tried; here is decided what is believed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from firstbad.alignment import Alignment
+from firstbad.local import Local
+from firstbad.relabel import believed, relabelled, suspects, unnamed, unproved, without_misplaced
+from firstbad.replay import Executor
+
+if TYPE_CHECKING:
+    from firstbad.trace import Trace
+
+
+@dataclass(frozen=True)
+class Measured:
+    """An alignment and what was measured under it."""
+
+    alignment: Alignment
+    candidate: Trace  # with what is put together
+    executor: Executor  # that rounds as the candidate does
+    local: Local
+
+    @property
+    def blamed(self) -> int:
+        """How many values of the model are wrong, whatever the steps."""
+        return len({judged.name for judged in self.local.values if judged.bad})
+
+
+def realigned(
+    first: Measured,
+    reference: Trace,
+    measured: Callable[[Alignment], Measured],
+    aligned: Callable[[Container[int]], Alignment],
+    mapped: bool,
+) -> Measured:
+    """The measurement that is believed. `aligned`: anew, without the names of these candidate values; what is `mapped`
+    by the user is not doubted as a whole."""
+    found = first
+    again = relabelled(first.alignment, first.local, reference, first.candidate) if first.blamed else None
+    if again is not None:
+        whole = None if mapped else measured(unnamed(suspects(first.alignment, first.local), aligned))
+        if (
+            whole is not None
+            and whole.blamed < first.blamed
+            and believed(whole.alignment, whole.local, first.alignment, reference.graph)
+        ):
+            found = whole
+        else:
+            found = _moved(first, again, reference, measured)
+    rest = without_misplaced(found.alignment, found.local, reference.graph) if found.blamed else None
+    if rest is not None:
+        other = measured(rest)
+        found = other if other.blamed < found.blamed else found
+    return found
+
+
+def _moved(first: Measured, again: Alignment, reference: Trace, measured: Callable[[Alignment], Measured]) -> Measured:
+    """With single values moved; what makes its readers wrong stays where its name says."""
+    other = measured(again)
+    doubted = unproved(again, other.local, reference.graph)
+    if doubted:
+        without = relabelled(first.alignment, first.local, reference, first.candidate, doubted)
+        if without is None:
+            return first
+        other = measured(without)
+    return other if other.blamed < first.blamed else first
