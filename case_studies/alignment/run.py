@@ -20,22 +20,18 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+import truth  # beside this script
+
+from firstbad.alignment import Alignment
+from firstbad.comparison import compare
+from firstbad.graph import Value
+from firstbad.probes import c
+from firstbad.reference import causal, whisper
+from firstbad.run import CaptureOptions, ModelSpec, Prepared
+from firstbad.session import capture_candidate, capture_reference
+from firstbad.trace import Trace, open_trace
 
 ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(Path(__file__).parent), str(ROOT)]
-
-import truth  # noqa: E402  # beside this script
-
-from firstbad.alignment import Alignment  # noqa: E402
-from firstbad.comparison import compare  # noqa: E402
-from firstbad.graph import Value  # noqa: E402
-from firstbad.probes import c  # noqa: E402
-from firstbad.reference import causal, whisper  # noqa: E402
-from firstbad.run import CaptureOptions, ModelSpec, Prepared  # noqa: E402
-from firstbad.session import capture_candidate, capture_reference  # noqa: E402
-from firstbad.trace import Trace, open_trace  # noqa: E402
-from tests.rewritten import hidden, liar, rewritten  # noqa: E402
-
 OPTIONS = CaptureOptions(max_tokens=2, threads=1)
 WAYS = ("true", "scrambled", "lying")
 CANDIDATES = ROOT / "tests" / "probes" / "candidates"
@@ -134,12 +130,13 @@ def cells(engine: Engine, folder: Path) -> dict[str, Cell]:
     """The engine's cell for each way to name its values."""
     output = capture_candidate(engine.candidate, engine.prepared, folder / "c.h5", OPTIONS)
     capture_reference(engine.room, engine.prepared, folder / "r.h5", OPTIONS, output.tokens)
+    tools = module(ROOT / "tests/rewritten.py")
     original, reference = open_trace(folder / "c.h5"), open_trace(folder / "r.h5")
     meant = truth.truth(original.graph, engine.table)
-    renames = {"true": lambda v: v.name, "scrambled": hidden, "lying": liar(original)}
+    renames = {"true": lambda v: v.name, "scrambled": tools.hidden, "lying": tools.liar(original)}
     made = {}
     for way in WAYS:
-        candidate = rewritten(original, folder / f"{way}.h5", rename=renames[way])
+        candidate = tools.rewritten(original, folder / f"{way}.h5", rename=renames[way])
         made[way] = cell(engine, reference, candidate, meant)
     return made
 
