@@ -84,6 +84,7 @@ def row_dtype(table: str) -> np.dtype[Any]:
     return np.dtype([(column, types[kind]) for column, kind in TABLES[table].items()])
 
 
+@lru_cache(maxsize=1 << 14)
 def clean(text: str) -> bytes:
     """Text as HDF5 can hold it: UTF-8 without a NUL."""
     return text.replace("\0", "\\0").encode("utf-8", "backslashreplace")
@@ -91,7 +92,7 @@ def clean(text: str) -> bytes:
 
 def to_json(data: Any) -> str:
     """JSON text of plain data; NumPy scalars and arrays become numbers and lists, anything else its text."""
-    return json.dumps(data, default=_plain, ensure_ascii=False, separators=(",", ":"))
+    return _ENCODER.encode(data)
 
 
 def _plain(thing: Any) -> Any:
@@ -102,6 +103,9 @@ def _plain(thing: Any) -> Any:
     if isinstance(thing, Sequence | set | frozenset):
         return list(thing)
     return str(thing)
+
+
+_ENCODER = json.JSONEncoder(default=_plain, ensure_ascii=False, separators=(",", ":"))
 
 
 def from_json(text: str, what: str) -> Any:
