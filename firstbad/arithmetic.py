@@ -1,10 +1,13 @@
 """A replay that rounds inside an op where the candidate's op does: an Executor seen through what the probe recorded.
 
 A candidate's op may carry `attrs["arithmetic"]`: reference value → for each of its op's inputs what it is rounded to
-before it is used, as [type, the reference's own factor, the engine's factor]: the engine has not multiplied by the
-first yet and has by the second when it rounds. A product of float16 weights so rounds its activations, an attention
-its keys as they stand in a float16 cache. The rounding is exact, so what is left is noise of the accumulation. Leaves
-out values that are stored in a narrow type (precision.py) and what an engine declares (profile.py).
+before it is used, as [type, the reference's own factor, the engine's factor, what leads back]: the engine has not
+multiplied by the first yet and has by the second when it rounds; times the fourth, which may be left out, it is the
+reference's number again. (Engines split a factor, as the fourth root of K taken twice, and round each half to float32:
+the product is another number than the reference's, by a part of a rounding that all scores of a head have in common.)
+A product of float16 weights so rounds its activations, an attention its keys as they stand in a float16 cache. The
+rounding is exact, so what is left is noise of the accumulation. Leaves out values that are stored in a narrow type
+(precision.py) and what an engine declares (profile.py).
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ class Rounding:
     type: str
     own: float = 1.0
     factor: float = 1.0
+    back: float = 0.0  # 0: what undoes the two
 
     def apply(self, x: NDArray[Any]) -> NDArray[Any]:
         """Of x's own floating dtype; each step in float32, as the engine takes it."""
@@ -39,8 +43,8 @@ class Rounding:
             scaled = scaled * np.float32(self.factor)
         narrow = ROUNDINGS[self.type](scaled)
         wide = np.asarray(narrow, np.float64)
-        if self.own != 1 or self.factor != 1:
-            wide = wide / float(np.float32(self.factor)) * self.own
+        if self.back or self.own != 1 or self.factor != 1:
+            wide = wide * (self.back or self.own / float(np.float32(self.factor)))
         return wide.astype(x.dtype)
 
 
@@ -117,10 +121,10 @@ def _plan(candidate: Graph) -> Mapping[tuple[str, str], tuple[Rounding | None, .
 
 
 def _rounding(one: Any) -> Rounding | None:
-    if not isinstance(one, list | tuple) or len(one) != 3 or one[0] not in ROUNDINGS:
+    if not isinstance(one, list | tuple) or len(one) not in (3, 4) or one[0] not in ROUNDINGS:
         return None
-    own, factor = float(one[1]), float(one[2])
-    return Rounding(one[0], own, factor) if own > 0 and factor > 0 else None
+    own, factor, back = float(one[1]), float(one[2]), float(one[3]) if len(one) == 4 else 0.0
+    return Rounding(one[0], own, factor, back) if own > 0 and factor > 0 and back >= 0 else None
 
 
 class _Recorded:

@@ -25,8 +25,9 @@ ROUNDED = {  # type of a product's first factor → what the second is rounded t
 TILED = 64
 """Queries from which ggml's fused attention works in tiles, in float32; with fewer it rounds q and each partial sum."""
 
-Rounding = tuple[str, float, float]
-"""(type, factor of the reference that the engine has not, factor that the engine has before it rounds)."""
+Rounding = tuple[str, float, float] | tuple[str, float, float, float]
+"""(type, factor of the reference that the engine has not, factor that the engine has before it rounds, what leads back
+to the reference's number: 0 or nothing: what undoes the two)."""
 
 
 @dataclass
@@ -54,6 +55,13 @@ class _Origin:
     name: str
     factor: float = 1.0
     type: str = "f32"
+
+
+def _back(own: float, q: _Origin, k: _Origin, after: float) -> float:
+    """By what a rounded key is the reference's: q has `own` there, and here its factor and what scores are multiplied
+    by afterwards. 0 where these are not the same number to a few roundings: then another scale is the fault."""
+    near = after > 0 and abs(q.factor * k.factor * after / own - 1) < 1e-6
+    return q.factor * after / own if near else 0.0
 
 
 @dataclass
@@ -182,7 +190,11 @@ class Namer:
         own = float(K) ** -0.5  # the reference multiplies q by it before the product
         name = f"{attention}.matmul"
         to = ROUNDED.get(k.type)
-        rounding: list[Rounding | None] = [(to, own, q.factor), (to, 1.0, k.factor)] if to else []
+        reader = self._only_reader(node)
+        after = reader.number_at(0) if reader is not None and reader.op in ("SOFT_MAX", "SCALE") else 0.0
+        rounding: list[Rounding | None] = []
+        if to:
+            rounding = [(to, own, q.factor), (to, 1.0, k.factor, _back(own, q, k, after))]
         arithmetic = {name: rounding} if rounding else {}
         self._origins[node.number] = _Origin(name, q.factor * k.factor / own)
         if abs(q.factor * k.factor / own - 1) < 1e-6:
@@ -205,7 +217,8 @@ class Namer:
         rounds_q: Rounding | None = (to, own, q.factor) if to and few else None
         arithmetic: dict[str, list[Rounding | None]] = {}
         if to:
-            arithmetic = {scores: [rounds_q, (to, 1.0, k.factor)], out: [None, (to, 1.0, 1.0)]}
+            back = _back(own, q, k, node.number_at(0))
+            arithmetic = {scores: [rounds_q, (to, 1.0, k.factor, back)], out: [None, (to, 1.0, 1.0)]}
         kept = node.sources[1].number
         keys = self.graph.nodes[kept].ne[1] if kept >= 0 else 0
         return Named(out, arithmetic=arithmetic, keys=keys, accumulates="float16" if few and v.type == "f16" else "")

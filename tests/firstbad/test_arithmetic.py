@@ -87,3 +87,20 @@ def test_profiles(tmp_path: Path) -> None:
     path.write_text("[", "utf-8")
     with pytest.raises(UsageError, match="no JSON"):
         load_profile(str(path))
+
+
+def test_a_factor_that_is_split_in_two_is_the_engines_own_and_not_the_models() -> None:
+    """whisper.cpp's keys: times the fourth root of 1/64 before they are rounded, and the scores again after."""
+    random = np.random.default_rng(5)
+    q, k = (random.standard_normal((9, 64)).astype(np.float32) for _ in range(2))
+    root, own = np.float32(64**-0.25), 0.125
+    narrow = [x.astype(np.float16).astype(np.float64) for x in (q, k * root)]
+    theirs = narrow[0] @ narrow[1].T * float(root)
+    of_query, of_key = Rounding("float16", own), Rounding("float16", 1.0, float(root), float(root) / own)
+    made = of_query.apply(q.astype(np.float64) * own) @ of_key.apply(k.astype(np.float64)).T
+    assert np.allclose(made, theirs, rtol=1e-13, atol=0)
+    undone = (
+        of_query.apply(q.astype(np.float64) * own) @ Rounding("float16", 1.0, float(root)).apply(k.astype(np.float64)).T
+    )
+    assert np.allclose(undone / theirs - 1, own / float(root) ** 2 - 1, rtol=1e-6)
+    assert abs(own / float(root) ** 2 - 1) > 2.0**-25
