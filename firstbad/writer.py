@@ -263,18 +263,11 @@ class TraceWriter:
                 memory = np.ascontiguousarray(array)
                 identifier.write(self._h5.h5s.ALL, self._h5.h5s.ALL, memory, kind)
             if str(array.dtype) != dtype:
-                self._note_type(identifier, dtype)
+                self._h5.Dataset(identifier).attrs["dtype"] = tables.clean(dtype).decode()
         except OSError as error:
             raise self._failed(error) from None
         offset = identifier.get_offset()
         return path, -1 if offset is None else offset, array.dtype.str
-
-    def _note_type(self, dataset: Any, dtype: str) -> None:
-        """The attribute `dtype`, as h5py writes a text."""
-        text = self._h5.string_dtype("utf-8")
-        kind, space = self._type(text), self._space(())
-        attribute = self._h5.h5a.create(dataset, b"dtype", kind, space)
-        attribute.write(np.array(tables.clean(dtype).decode(), text), mtype=kind)
 
     def _place(self, root: str, parts: list[str]) -> tuple[Any, bytes, str]:
         """The group and a free name for a dataset; what is taken (by a dataset or a group) gets `_1`, `_2` ..."""
