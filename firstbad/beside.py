@@ -10,13 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 if TYPE_CHECKING:
     from firstbad.graph import Value
     from firstbad.trace import Trace
-
-_BLOCK = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -31,31 +27,32 @@ class Beside:
     index: tuple[int, ...] = ()
 
 
-def beside(trace: Trace, other: Trace, value: Value) -> Beside:
-    """Sets one value against the one of the same step and name."""
-    partner = other.graph.by_key.get((value.step, value.name))
+def beside(trace: Trace, other: Trace, values: Sequence[Value]) -> list[Beside]:
+    """Sets each of the values against the one of the same step and name."""
+    from firstbad.measures import measure_all
+
+    partners = [other.graph.by_key.get((value.step, value.name)) for value in values]
+    whys = [_why_not(trace, other, value, partner) for value, partner in zip(values, partners, strict=True)]
+    both = [(v, p) for v, p, why in zip(values, partners, whys, strict=True) if p is not None and not why]
+    pairs = ((trace.array(value).reshape(value.shape), other.array(p).reshape(value.shape)) for value, p in both)
+    measured = iter(measure_all(pairs))
+    found = []
+    for value, partner, why in zip(values, partners, whys, strict=True):
+        if why:
+            found.append(Beside(value, partner, why))
+            continue
+        m = next(measured)
+        index = m.place(m.max_abs_index) if m.max_abs_index >= 0 else ()
+        found.append(Beside(value, partner, "", m.relative_l2, m.max_abs, index))
+    return found
+
+
+def _why_not(trace: Trace, other: Trace, value: Value, partner: Value | None) -> str:
     if partner is None:
-        return Beside(value, None, "only here")
+        return "only here"
     if math.prod(value.shape) != math.prod(partner.shape):
-        return Beside(value, partner, f"there of shape {list(partner.shape)}")
-    if not (trace.stored(value) and other.stored(partner)):
-        return Beside(value, partner, "not stored")
-    a, b = trace.array(value).reshape(-1), other.array(partner).reshape(-1)
-    total = square = 0.0
-    largest, at = -1.0, -1
-    for start in range(0, a.size, _BLOCK):
-        x, y = (np.asarray(part[start : start + _BLOCK], np.float64) for part in (a, b))
-        with np.errstate(invalid="ignore"):
-            error = np.where((x == y) | (np.isnan(x) & np.isnan(y)), 0.0, np.abs(x - y))
-        total += float(np.dot(error, error))
-        finite = y[np.isfinite(y)]
-        square += float(np.dot(finite, finite))
-        peak = int(np.argmax(np.where(np.isnan(error), np.inf, error))) if error.size else 0
-        if error.size and not error[peak] <= largest:
-            largest, at = (math.inf if math.isnan(error[peak]) else float(error[peak])), start + peak
-    relative = math.sqrt(total) / math.sqrt(square) if square > 0 else (0.0 if total == 0 else math.inf)
-    index = tuple(int(i) for i in np.unravel_index(at, value.shape)) if at >= 0 and value.shape else ()
-    return Beside(value, partner, "", math.inf if math.isnan(relative) else relative, max(0.0, largest), index)
+        return f"there of shape {list(partner.shape)}"
+    return "" if trace.stored(value) and other.stored(partner) else "not stored"
 
 
 def around(shape: Sequence[int], index: Sequence[int], rows: int = 5, columns: int = 7) -> str:

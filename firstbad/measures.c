@@ -9,11 +9,15 @@
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
-#ifdef __AVX512F__
+#ifdef __linux__
+#include <sys/mman.h>
+#include <unistd.h>
+#endif
+#if defined __AVX512F__ || defined __FMA__
 #include <immintrin.h>
 #endif
 
-enum { BLOCK = 512, EDGES = 7 };
+enum { BLOCK = 512, EDGES = 7, AHEAD = 2 * BLOCK, WIDE = 64, MAP_IN = 1 << 18 };
 enum { F32, F16, BF16, F64, U8, I32, I64 };
 
 /* The order is that of measures.py: Sums. */
@@ -112,20 +116,6 @@ static void count_ulps(const job *j, double u) {
     for (int k = 0; k < EDGES && u > edges[k]; k++) bin[k]++;
 }
 
-/* The same for a block of the fast way. */
-static void count_block(const job *j, const float *c, const float *r, int n) {
-    uint32_t u[BLOCK];
-    for (int i = 0; i < n; i++) u[i] = ulps32(c[i], r[i]);
-    for (int k = 0; k < EDGES; k++) {
-        const uint64_t edge = (uint64_t)edges[k] << j->shift;
-        const uint32_t limit = edge < UINT32_MAX ? (uint32_t)edge : UINT32_MAX;
-        int above = 0;
-        for (int i = 0; i < n; i++) above += u[i] > limit;
-        if (!above) break;
-        j->out[OVER + k] += above;
-    }
-}
-
 static void add_block(double *out, const moments *m) {
     double n = out[FINITE], total = n + m->n;
     if (m->n == 0) return;
@@ -160,87 +150,140 @@ INLINE vi choose(vi where, vi a, vi b) { return (a & where) | (b & ~where); }
 #ifdef __AVX512F__
 INLINE vi max_i(vi a, vi b) { return (vi)_mm512_max_epi32((__m512i)a, (__m512i)b); }
 INLINE vu max_u(vu a, vu b) { return (vu)_mm512_max_epu32((__m512i)a, (__m512i)b); }
+INLINE vf fused_f(vf a, vf b, vf c) { return (vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c); }
+/* How many lanes have a > b, lane by lane and downwards: GCC makes three instructions of n += a > b. */
+INLINE vi above_f(vi n, vf a, vf b) {
+    const __mmask16 k = _mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_GT_OQ);
+    return (vi)_mm512_mask_add_epi32((__m512i)n, k, (__m512i)n, _mm512_set1_epi32(-1));
+}
+INLINE vi above_u(vi n, vu a, vu b) {
+    const __mmask16 k = _mm512_cmpgt_epu32_mask((__m512i)a, (__m512i)b);
+    return (vi)_mm512_mask_add_epi32((__m512i)n, k, (__m512i)n, _mm512_set1_epi32(-1));
+}
 #else
+#ifdef __FMA__
+INLINE vf fused_f(vf a, vf b, vf c) { return (vf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c); }
+#else
+INLINE vf fused_f(vf a, vf b, vf c) { return a * b + c; }
+#endif
+INLINE vi above_f(vi n, vf a, vf b) { return n + (a > b); }
+INLINE vi above_u(vi n, vu a, vu b) { return n + (vi)(a > b); }
 INLINE vi max_i(vi a, vi b) { return choose(a > b, a, b); }
 INLINE vu max_u(vu a, vu b) { return (vu)choose(a > b, (vi)a, (vi)b); }
 #endif
 INLINE vi magnitude(vf x) { return (vi)x & 0x7fffffff; } /* of finite numbers, ordered as they are */
 
-/* Sums and largest of lanes, out of line and from memory, so that the loops above keep theirs in registers. */
-static double sum_f(const float *s) {
-    double sum = 0;
-    for (int i = 0; i < LANES; i++) sum += s[i];
-    return sum;
+/* Sums and largest of lanes. */
+#ifdef __AVX512F__
+INLINE double sum_f(vf x) {
+    const __m256 high = _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd((__m512)x), 1));
+    return _mm512_reduce_add_pd(
+        _mm512_add_pd(_mm512_cvtps_pd(_mm512_castps512_ps256((__m512)x)), _mm512_cvtps_pd(high)));
 }
-
-static int32_t sum_i(const int32_t *s) {
+INLINE int32_t sum_i(vi x) { return _mm512_reduce_add_epi32((__m512i)x); }
+INLINE uint32_t max_of(vi x) { return _mm512_reduce_max_epu32((__m512i)x); }
+#else
+/* Out of line and from memory, so that the loops above keep theirs in registers. */
+static double added(const float *s) {
+    double even = 0, odd = 0;
+    for (int i = 0; i < LANES; i += 2) even += s[i], odd += s[i + 1];
+    return even + odd;
+}
+static int32_t counted(const int32_t *s) {
     int32_t sum = 0;
     for (int i = 0; i < LANES; i++) sum += s[i];
     return sum;
 }
-
-static uint32_t max_of(const int32_t *s) {
+static uint32_t largest(const int32_t *s) {
     uint32_t top = 0;
     for (int i = 0; i < LANES; i++) top = (uint32_t)s[i] > top ? (uint32_t)s[i] : top;
     return top;
 }
+INLINE double sum_f(vf x) { float s[LANES]; memcpy(s, &x, sizeof s); return added(s); }
+INLINE int32_t sum_i(vi x) { int32_t s[LANES]; memcpy(s, &x, sizeof s); return counted(s); }
+INLINE uint32_t max_of(vi x) { int32_t s[LANES]; memcpy(s, &x, sizeof s); return largest(s); }
+#endif
 
-INLINE int block_lanes(const job *j, const float *c, const float *r, int n, int64_t at, moments *m, int tolerance) {
+/* What a block adds up lane by lane; counts go down. */
+typedef struct {
+    vf e, ee, d, dd, ed, cc, cr; /* d = r - a number near the block's mean */
+    vu ulp;                      /* across zero it needs all 32 bits */
+    vi c, r, top, more, differ, beyond, over[EDGES];
+} lanes;
+
+typedef struct {
+    vf mean, rel, atol, rtol;
+    vu limits[EDGES]; /* of the histogram */
+} bounds;
+
+INLINE void add_lanes(lanes *s, const bounds *b, vf x, vf y, vf d, int tolerance, int histogram) {
+    const vf e = x - y;
+    const vi A = magnitude(x), B = magnitude(y), ae = magnitude(e), tiny = (vi){0} + 0x00800000; /* smallest normal */
+    s->e += e, s->d += d;
+    s->ee = fused_f(e, e, s->ee), s->dd = fused_f(d, d, s->dd), s->ed = fused_f(e, d, s->ed);
+    s->cc = fused_f(x, x, s->cc), s->cr = fused_f(x, y, s->cr);
+    s->c = max_i(s->c, A), s->r = max_i(s->r, B), s->top = max_i(s->top, ae);
+    s->more = above_f(s->more, (vf)ae, b->rel * (vf)max_i(B, tiny)); /* a new largest |e|/|r| */
+    s->differ = above_u(s->differ, (vu)ae, (vu){0});
+    const vi opposite = ((vi)x ^ (vi)y) >> 31, near = A - B; /* +0 and -0 are one number */
+    const vu ulps = (vu)choose(opposite, A + B, max_i(near, -near));
+    s->ulp = max_u(s->ulp, ulps);
+    if (histogram) {
+#pragma GCC unroll 8
+        for (int k = 1; k < EDGES; k++) s->over[k] = above_u(s->over[k], ulps, b->limits[k]);
+    }
+    if (tolerance) s->beyond = above_f(s->beyond, (vf)ae, b->atol + b->rtol * (vf)B);
+}
+
+/* `near`: about the mean of r, that of the block before. */
+INLINE int block_lanes(const job *j, const float *c, const float *r, int n, int64_t at, moments *m, float *near,
+                       int tolerance, int histogram) {
     double *out = j->out;
     const int whole = n & -LANES;
     float ct[LANES] = {0}, rt[LANES] = {0}; /* the rest of the block, filled up with zeros */
-    int32_t live[2 * LANES];                /* and which lanes of it are real */
-    memcpy(ct, c + whole, (size_t)(n - whole) * 4);
-    memcpy(rt, r + whole, (size_t)(n - whole) * 4);
-    for (int i = 0; i < 2 * LANES; i++) live[i] = i < LANES || i - LANES < n - whole ? -1 : 0;
+    for (int i = whole; i < n; i++) ct[i - whole] = c[i], rt[i - whole] = r[i];
 
-    vi ctop = {0}, rtop = {0};
-    vf sum = {0};
-    for (int i = 0; i < n; i += LANES) {
-        const vf x = load(i < whole ? c + i : ct), y = load(i < whole ? r + i : rt);
-        ctop = max_i(ctop, magnitude(x)), rtop = max_i(rtop, magnitude(y)), sum += y;
+    const float atol = (float)j->atol, rtol = (float)j->rtol;
+    bounds b = {all(*near), all((float)out[MAX_REL]), all(atol), all(rtol), {{0}}};
+    for (int k = 1; histogram && k < EDGES; k++) {
+        const uint64_t edge = (uint64_t)edges[k] << j->shift;
+        b.limits[k] = (vu){0} + (edge < UINT32_MAX ? (uint32_t)edge : UINT32_MAX);
+    }
+    lanes s;
+    double sd, dd;
+    for (int again = 0;; again = 1) {
+        s = (lanes){0};
+        for (int i = 0; i < whole; i += LANES) {
+            const vf x = load(c + i), y = load(r + i);
+            __builtin_prefetch(c + i + AHEAD), __builtin_prefetch(r + i + AHEAD); /* the blocks to come */
+            add_lanes(&s, &b, x, y, y - b.mean, tolerance, histogram);
+        }
+        if (whole < n) {
+            float d[LANES] = {0}; /* nothing in the lanes that are none */
+            for (int i = whole; i < n; i++) d[i - whole] = r[i] - *near;
+            add_lanes(&s, &b, load(ct), load(rt), load(d), tolerance, histogram);
+        }
+        sd = sum_f(s.d), dd = sum_f(s.dd);
+        if (again || !(sd * sd > 0.25 * n * dd)) break; /* else it is far off, and m2 would lose digits */
+        vf sum = load(rt);
+        for (int i = 0; i < whole; i += LANES) sum += load(r + i);
+        const double mean = sum_f(sum) / n;
+        if (!(fabs(mean) < HUGE_F32)) return 0;
+        *near = (float)mean;
+        b.mean = all(*near);
     }
     const float limit = j->mask > -HUGE_F32 ? (float)fmax(-j->mask, 0) : HUGE_F32;
-    int32_t found[5][LANES];
-    float sums[7][LANES];
-    memcpy(found[0], &ctop, sizeof ctop), memcpy(found[1], &rtop, sizeof rtop), memcpy(sums[0], &sum, sizeof sum);
-    const uint32_t cbits = max_of(found[0]), rbits = max_of(found[1]), low = bits_of(TINY_F32);
+    const uint32_t cbits = max_of(s.c), rbits = max_of(s.r), low = bits_of(TINY_F32);
     if (cbits >= bits_of(limit) || rbits >= bits_of(limit)) return 0;
     if ((cbits && cbits < low) || (rbits && rbits < low)) return 0;
-
-    const float mean = (float)(sum_f(sums[0]) / n), atol = (float)j->atol, rtol = (float)j->rtol;
-    const vf means = all(mean), rel = all((float)out[MAX_REL]), atols = all(atol), rtols = all(rtol);
-    const vi tiny = (vi){0} + 0x00800000; /* the smallest normal number */
-    vf vse = {0}, vee = {0}, vsd = {0}, vdd = {0}, ved = {0}, vcc = {0}, vcr = {0};
-    vu vulp = {0}; /* across zero it needs all 32 bits */
-    vi vmax = {0}, more = {0}, vdiffer = {0}, vbeyond = {0}; /* counts go down: true is -1 */
-    for (int i = 0; i < n; i += LANES) {
-        const int full = i < whole;
-        const vf x = load(full ? c + i : ct), y = load(full ? r + i : rt), e = x - y;
-        __builtin_prefetch(c + i + 2 * BLOCK), __builtin_prefetch(r + i + 2 * BLOCK); /* the blocks to come */
-        vi alive;
-        memcpy(&alive, live + (full ? 0 : LANES), sizeof alive);
-        const vf d = (vf)((vi)(y - means) & alive);
-        const vi A = magnitude(x), B = magnitude(y), ae = magnitude(e);
-        vse += e, vee += e * e, vsd += d, vdd += d * d, ved += e * d, vcc += x * x, vcr += x * y;
-        vmax = max_i(vmax, ae);
-        more |= (vf)ae > rel * (vf)max_i(B, tiny); /* a new largest |e|/|r| */
-        vdiffer += e != 0;
-        const vi opposite = ((vi)x ^ (vi)y) >> 31, near = A - B; /* +0 and -0 are one number */
-        vulp = max_u(vulp, (vu)choose(opposite, A + B, max_i(near, -near)));
-        if (tolerance) vbeyond += (vf)ae > atols + rtols * (vf)B;
-    }
-    const vf all_sums[7] = {vse, vee, vsd, vdd, ved, vcc, vcr};
-    const vi all_found[5] = {vmax, (vi)vulp, more, vdiffer, vbeyond};
-    memcpy(sums, all_sums, sizeof sums), memcpy(found, all_found, sizeof found);
-    const float emax = float_of(max_of(found[0]));
+    const float emax = float_of(max_of(s.top));
     if (emax > 0 && emax < TINY_F32) return 0;
 
-    const double cmax = float_of(cbits), rmax = float_of(rbits), umax = max_of(found[1]);
+    const double cmax = float_of(cbits), rmax = float_of(rbits), umax = max_of((vi)s.ulp);
     if (cmax > out[MAX_C]) out[MAX_C] = cmax;
     if (rmax > out[MAX_R]) out[MAX_R] = rmax;
     if (emax > 0) {
-        if (max_of(found[2]))
+        if (max_of(s.more))
             for (int i = 0; i < n; i++) {
                 double x = fabsf(c[i] - r[i]) / (fabsf(r[i]) > FLT_MIN ? fabsf(r[i]) : FLT_MIN);
                 if (x > out[MAX_REL]) out[MAX_REL] = x, out[MAX_REL_AT] = (double)(at + i);
@@ -250,7 +293,7 @@ INLINE int block_lanes(const job *j, const float *c, const float *r, int n, int6
                 double u = ulps32(c[i], r[i]);
                 if (u > out[MAX_ULP]) out[MAX_ULP] = u, out[MAX_ULP_AT] = (double)(at + i);
             }
-        const int differ = -sum_i(found[3]), beyond = tolerance ? -sum_i(found[4]) : differ;
+        const int differ = -sum_i(s.differ), beyond = tolerance ? -sum_i(s.beyond) : differ;
         out[DIFFER] += differ;
         out[BEYOND] += beyond;
         if (beyond && out[BEYOND_AT] < 0)
@@ -258,24 +301,31 @@ INLINE int block_lanes(const job *j, const float *c, const float *r, int n, int6
                 if (fabsf(c[i] - r[i]) > atol + rtol * fabsf(r[i])) { out[BEYOND_AT] = (double)(at + i); break; }
         if (j->worst && emax > out[FIELDS + 4 * (j->worst - 1)])
             for (int i = 0; i < n; i++) keep(j, fabsf(c[i] - r[i]), (double)(at + i), c[i], r[i]);
-        if (j->histogram) count_block(j, c, r, n);
+        if (histogram) {
+            out[OVER] += differ;
+            for (int k = 1; k < EDGES && umax > b.limits[k][0]; k++) out[OVER + k] -= sum_i(s.over[k]);
+        }
     }
-    const double se = sum_f(sums[0]), sd = sum_f(sums[2]);
-    out[S_CC] += sum_f(sums[5]);
-    out[S_CR] += sum_f(sums[6]);
+    const double se = sum_f(s.e);
+    out[S_CC] += sum_f(s.cc);
+    out[S_CR] += sum_f(s.cr);
     m->n = n;
-    m->mean_r = mean + sd / n;
-    m->m2_r = fmax(sum_f(sums[3]) - sd * sd / n, 0);
+    m->mean_r = *near + sd / n;
+    m->m2_r = fmax(dd - sd * sd / n, 0);
     m->mean_e = se / n;
-    m->c_er = sum_f(sums[4]) - se * sd / n;
-    m->ee = sum_f(sums[1]);
+    m->c_er = sum_f(s.ed) - se * sd / n;
+    m->ee = sum_f(s.ee);
     m->max_e = emax;
+    *near = (float)m->mean_r;
     return 1;
 }
 
 /* The fast way; 0 where the block needs care, and then nothing has been recorded. */
-static int block_f32(const job *j, const float *c, const float *r, int n, int64_t at, moments *m) {
-    return j->atol != 0 || j->rtol != 0 ? block_lanes(j, c, r, n, at, m, 1) : block_lanes(j, c, r, n, at, m, 0);
+static int block_f32(const job *j, const float *c, const float *r, int n, int64_t at, moments *m, float *near) {
+    const int tolerance = j->atol != 0 || j->rtol != 0;
+    if (j->histogram)
+        return tolerance ? block_lanes(j, c, r, n, at, m, near, 1, 1) : block_lanes(j, c, r, n, at, m, near, 0, 1);
+    return tolerance ? block_lanes(j, c, r, n, at, m, near, 1, 0) : block_lanes(j, c, r, n, at, m, near, 0, 0);
 }
 
 /* Bytes and booleans that are equal; 0 where one differs. */
@@ -360,8 +410,8 @@ static void block_f64(const job *j, const double *c, const double *r, const doub
     m->mean_r += sd / finite;
 }
 
-/* The columns of a fast block, in double: a column may hold nothing but what a block of larger numbers can lose, and
- * float32 carries no squares under 1e-19. */
+/* The columns of fast blocks, in double: a column may hold nothing but what a block of larger numbers can lose, and
+ * float32 carries no squares under 1e-19. Here one row of them. */
 static void columns_f32(double *restrict s, int64_t D, const float *restrict c, const float *restrict r, int n) {
     double *restrict se = s, *restrict see = s + D, *restrict srr = s + 2 * D, *restrict ser = s + 3 * D;
     double *restrict top = s + 4 * D;
@@ -373,11 +423,70 @@ static void columns_f32(double *restrict s, int64_t D, const float *restrict c, 
     }
 }
 
+typedef float vh __attribute__((vector_size(2 * LANES))); /* half as many floats: as many as doubles fit a register */
+typedef double vd __attribute__((vector_size(4 * LANES)));
+typedef int64_t vl __attribute__((vector_size(4 * LANES)));
+
+/* GCC takes a conversion to doubles apart; a compiler without these names does not matter much. */
+#if defined __AVX512F__
+INLINE vd fused(vd a, vd b, vd c) { return (vd)_mm512_fmadd_pd((__m512d)a, (__m512d)b, (__m512d)c); }
+INLINE vd largest_d(vd a, vd b) { return (vd)_mm512_max_pd((__m512d)a, (__m512d)b); }
+INLINE vd load_d(const float *p) { return (vd)_mm512_cvtps_pd(_mm256_loadu_ps(p)); }
+#elif defined __AVX2__ && defined __FMA__
+INLINE vd fused(vd a, vd b, vd c) { return (vd)_mm256_fmadd_pd((__m256d)a, (__m256d)b, (__m256d)c); }
+INLINE vd largest_d(vd a, vd b) { return (vd)_mm256_max_pd((__m256d)a, (__m256d)b); }
+INLINE vd load_d(const float *p) { return (vd)_mm256_cvtps_pd(_mm_loadu_ps(p)); }
+#else
+INLINE vd fused(vd a, vd b, vd c) { return a * b + c; }
+INLINE vd largest_d(vd a, vd b) { return (vd)(((vl)a & (a > b)) | ((vl)b & ~(a > b))); }
+INLINE vd load_d(const float *p) { vh x; memcpy(&x, p, sizeof x); return __builtin_convertvector(x, vd); }
+#endif
+
+/* Some rows of one block, D apart (those whose bit is set in `which`): the sums of LANES columns stay in registers. */
+static void columns_of_rows(double *s, int64_t D, const float *c, const float *r, int n, uint32_t which) {
+    enum { SUMS = 5, HALF = LANES / 2 };
+    int x = 0;
+    for (; x + LANES <= n; x += LANES) {
+        vd sum[SUMS][2];
+#pragma GCC unroll 5
+        for (int k = 0; k < SUMS; k++)
+            memcpy(&sum[k][0], s + k * D + x, sizeof(vd)), memcpy(&sum[k][1], s + k * D + x + HALF, sizeof(vd));
+        for (uint32_t left = which; left; left &= left - 1) {
+            const int64_t at = __builtin_ctz(left) * D + x;
+#pragma GCC unroll 2
+            for (int h = 0; h < 2; h++) {
+                const vd b = load_d(r + at + h * HALF), e = load_d(c + at + h * HALF) - b;
+                sum[0][h] += e, sum[1][h] = fused(e, e, sum[1][h]), sum[2][h] = fused(b, b, sum[2][h]);
+                sum[3][h] = fused(e, b, sum[3][h]), sum[4][h] = largest_d(sum[4][h], (vd)((vl)e & INT64_MAX));
+            }
+        }
+#pragma GCC unroll 5
+        for (int k = 0; k < SUMS; k++)
+            memcpy(s + k * D + x, &sum[k][0], sizeof(vd)), memcpy(s + k * D + x + HALF, &sum[k][1], sizeof(vd));
+    }
+    for (uint32_t left = which; left; left &= left - 1) {
+        const int64_t at = __builtin_ctz(left) * D + x;
+        columns_f32(s + x, D, c + at, r + at, n - x);
+    }
+}
+
 /* Not zero where two integers differ, however large they are. */
 static void differences(const int64_t *c, const int64_t *r, int n, double *e) {
     for (int i = 0; i < n; i++)
         e[i] = c[i] >= r[i] ? (double)((uint64_t)c[i] - (uint64_t)r[i]) : -(double)((uint64_t)r[i] - (uint64_t)c[i]);
 }
+
+/* Bytes of a mapped file that are about to be read: their pages at once instead of one fault for each few. */
+static void map_in(const void *p, int64_t bytes) {
+#ifdef __linux__
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), start = (uintptr_t)p & ~(page - 1);
+    madvise((void *)start, (uintptr_t)p + (uintptr_t)bytes - start, 22); /* MADV_POPULATE_READ; an older kernel: no */
+#else
+    (void)p, (void)bytes;
+#endif
+}
+
+static const int sizes[] = {4, 2, 2, 8, 1, 4, 8}; /* of the types */
 
 /* c and r as rows x cols, the first element being number `base` of the whole array; row: rows x 5 sums or NULL;
  * column: 5 x cols sums or NULL. */
@@ -392,17 +501,30 @@ void fb_measure(const void *c, int ctype, const void *r, int rtype, int64_t rows
     for (int k = 0; k < worst; k++) out[FIELDS + 4 * k + 1] = -1;
     if (row) memset(row, 0, (size_t)rows * 5 * sizeof *row);
     if (column) memset(column, 0, (size_t)cols * 5 * sizeof *column);
+    /* rows of which the columns are added up together, while they are in the second-level cache */
+    const int together = !column || ctype != F32 || rtype != F32 || cols > WIDE * BLOCK ? 0
+                         : cols * 32 <= WIDE * BLOCK ? 32 : (int)(WIDE * BLOCK / cols);
+    float near = 0;
+    int64_t mapped = 0;
+    uint32_t which[WIDE] = {0}; /* by block of columns: those rows that went the fast way */
     for (int64_t y = 0; y < rows; y++) {
         for (int64_t x = 0; x < cols; x += BLOCK) {
             const int n = cols - x < BLOCK ? (int)(cols - x) : BLOCK;
             const int64_t at = y * cols + x;
+            if (at >= mapped && rows * cols >= MAP_IN) {
+                const int64_t left = rows * cols - at, some = left < 2 * MAP_IN ? left : MAP_IN;
+                map_in((const char *)c + at * sizes[ctype], some * sizes[ctype]);
+                map_in((const char *)r + at * sizes[rtype], some * sizes[rtype]);
+                mapped = at + some;
+            }
             float cspace[BLOCK], rspace[BLOCK];
             moments m = {0};
             int done = 0;
             if (fast) {
                 const float *cf = load_f32(c, ctype, at, n, cspace), *rf = load_f32(r, rtype, at, n, rspace);
-                done = block_f32(&j, cf, rf, n, base + at, &m);
-                if (done && column) columns_f32(column + x, cols, cf, rf, n);
+                done = block_f32(&j, cf, rf, n, base + at, &m, &near);
+                if (done && together) which[x / BLOCK] |= 1u << y % together;
+                else if (done && column) columns_f32(column + x, cols, cf, rf, n);
             }
             if (ctype == U8 && rtype == U8)
                 done = block_u8(&j, (const uint8_t *)c + at, (const uint8_t *)r + at, n, &m);
@@ -426,5 +548,12 @@ void fb_measure(const void *c, int ctype, const void *r, int rtype, int64_t rows
                 if (m.mismatched) s[4] = INFINITY;
             }
         }
+        if (together && (y % together == together - 1 || y == rows - 1))
+            for (int64_t x = 0; x < cols; x += BLOCK) {
+                const int64_t at = (y - y % together) * cols + x;
+                const int n = cols - x < BLOCK ? (int)(cols - x) : BLOCK;
+                columns_of_rows(column + x, cols, (const float *)c + at, (const float *)r + at, n, which[x / BLOCK]);
+                which[x / BLOCK] = 0;
+            }
     }
 }

@@ -1,6 +1,7 @@
 """Every measure of a pair (candidate c, reference r) from one pass over memory.
 
-`measure` runs the C code (measures.c), or its NumPy twin (measures_numpy.py) where there is no compiler. Numbers are
+`measure` runs the C code (measures.c), or its NumPy twin (measures_numpy.py) where there is no compiler;
+`measure_all` does so for the values of a whole trace. Numbers are
 taken over the pairs in which both are finite and unmasked; where the two sides differ in that, the pair is
 `mismatched`, and every error measure is then infinite, so that no comparison lets it pass. Leaves out judging.
 """
@@ -12,17 +13,21 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
-from typing import NamedTuple
+from threading import Lock
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from firstbad.errors import CompareError
 from firstbad.measures_numpy import FIELDS, MANTISSA, ULP_EDGES, Part, measure_numpy
-from firstbad.native import Native, address, native, parallel, shares
+from firstbad.native import Native, address, cores, native, parallel, shares
 
 #: types that go to the C code as they are
 _SAME = {np.dtype(name): name for name in ("float32", "float16", "float64", "uint8", "int32", "int64")}
 CODES = {"float32": 0, "float16": 1, "bfloat16": 2, "float64": 3, "bool": 4, "uint8": 4, "int32": 5, "int64": 6}
+
+LARGE = 32 << 20
+"""Bytes of a value from which on all threads take their share of it."""
 
 
 class Sums(NamedTuple):
@@ -346,6 +351,33 @@ def measure(
         _slices(D, [p.rows for p in parts], axis=1) if rows else None,
         _slices(T, [p.columns for p in parts], axis=0) if columns else None,
     )
+
+
+def measure_all(
+    pairs: Iterable[tuple[np.ndarray, np.ndarray]], *, threads: int | None = None, **how: Any
+) -> list[PairMeasures]:
+    """`measure(candidate, reference, **how)` of many pairs: small ones a thread each, large ones by all threads.
+
+    The next pair is taken from `pairs` while others are measured, so what opens files may be a generator.
+    """
+    numbered, lock = enumerate(pairs), Lock()
+    found: dict[int, PairMeasures] = {}
+    large: list[tuple[int, tuple[np.ndarray, np.ndarray]]] = []
+
+    def work(_: int) -> None:
+        while True:
+            with lock:
+                i, pair = next(numbered, (-1, None))
+            if pair is None:
+                return
+            if pair[0].nbytes > LARGE:
+                large.append((i, pair))
+            else:
+                found[i] = measure(*pair, threads=1, **how)
+
+    parallel(work, range(threads or cores()))
+    found.update((i, measure(*pair, threads=threads, **how)) for i, pair in large)
+    return [found[i] for i in range(len(found))]
 
 
 def _compiled(

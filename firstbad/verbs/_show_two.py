@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def show_beside(trace: Trace, other: Trace, values: Sequence[Value], args: argparse.Namespace, close: bool) -> None:
     from firstbad.beside import beside
 
-    found = [beside(trace, other, value) for value in values]
+    found = beside(trace, other, values)
     if args.json:
         records = [
             {"step": b.value.step, "name": b.value.name, "relative": plain(b.relative), "largest": plain(b.largest)}

@@ -108,7 +108,7 @@ def in_memory(read: float, quick: bool) -> Iterator[Figure]:
 def from_files(quick: bool) -> Iterator[Figure]:
     """120 values, 256 MB a trace: the core measures and a verdict, mapped files, imports and start left out."""
     from firstbad.graph import Value
-    from firstbad.measures import measure
+    from firstbad.measures import measure_all
     from firstbad.trace import TraceWriter, open_trace
 
     n, each = (12 if quick else 120), 557_000
@@ -126,7 +126,7 @@ def from_files(quick: bool) -> Iterator[Figure]:
         def ours() -> list[bool]:
             with open_trace(folder / "reference.h5") as a, open_trace(folder / "candidate.h5") as b:
                 pairs = ((b.array(v), a.array(v)) for v in a.graph.values)
-                return [measure(x, y, atol=1e-5, rtol=1e-5).beyond == 0 for x, y in pairs]
+                return [m.beyond == 0 for m in measure_all(pairs, atol=1e-5, rtol=1e-5)]
 
         taken = seconds(ours)
         yield f"measures and verdict of {n} values from two files", taken, "s", ""

@@ -28,7 +28,7 @@ def test_distance_and_place(tmp_path: Path) -> None:
     a = written(tmp_path / "a.h5", {"x": ones, "same": infinite, "alone": ones, "shape": ones, "gone": ones})
     b = written(tmp_path / "b.h5", {"x": other, "same": infinite, "shape": np.ones((5,), np.float32), "gone": None})
     with open_trace(a) as ours, open_trace(b) as theirs:
-        found = {v.name: beside(ours, theirs, v) for v in ours.graph.values}
+        found = {b.value.name: b for b in beside(ours, theirs, ours.graph.values)}
     assert found["x"].index == (1, 2)
     assert found["x"].largest == 3
     assert math.isclose(found["x"].relative, 3 / math.sqrt(5 + 16))
@@ -44,7 +44,7 @@ def test_a_nan_is_the_largest_difference(tmp_path: Path) -> None:
     bad[2] = np.nan
     a, b = written(tmp_path / "a.h5", {"x": ones}), written(tmp_path / "b.h5", {"x": bad})
     with open_trace(a) as ours, open_trace(b) as theirs:
-        found = beside(ours, theirs, ours.graph.values[0])
+        (found,) = beside(ours, theirs, ours.graph.values)
     assert found.index == (2,)
     assert math.isinf(found.largest)
     assert math.isinf(found.relative)

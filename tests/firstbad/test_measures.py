@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as hnp
 
 from firstbad import measures
 from firstbad.errors import CompareError
-from firstbad.measures import Nonfinite, PairMeasures, measure
+from firstbad.measures import LARGE, Nonfinite, PairMeasures, measure, measure_all
 from firstbad.native import native
 
 INF, NAN = math.inf, math.nan
@@ -164,6 +164,58 @@ def test_offset_of_a_million_does_not_cancel(way: str) -> None:
     assert m32.mean_error == pytest.approx((x - y).mean(), abs=1e-8)
     assert m32.rms == pytest.approx(np.sqrt(np.mean((x - y) ** 2)), rel=1e-6)
     assert m32.relative_l2 == pytest.approx(np.linalg.norm(x - y) / np.linalg.norm(y), rel=1e-6)
+
+
+def test_a_mean_that_jumps_from_row_to_row(way: str) -> None:
+    """Each block is added up about a number near its mean, and what is near is known from the block before."""
+    rng = np.random.default_rng(11)
+    at = np.array([0, 1e4, -3, 1e4, 1e-3, -7e3, 0], np.float32).repeat(2)[:, None]
+    r = (at + np.float32(0.5) * rng.standard_normal((14, 700), np.float32)).astype(np.float32)
+    r[4] = 0
+    c = (r * np.float32(1.0001) + 1e-4 * rng.standard_normal(r.shape, np.float32)).astype(np.float32)
+    m = measure(c, r, rows=True, columns=True)
+    check(m, c, r, rel=3e-6)
+    e, y = c.astype(np.float64) - r, r.astype(np.float64)
+    assert m.rows is not None and m.columns is not None
+    np.testing.assert_allclose(m.rows.reference2, (y**2).sum(1), rtol=1e-6, atol=0)
+    np.testing.assert_allclose(m.rows.error2, (e**2).sum(1), rtol=3e-6, atol=0)
+    np.testing.assert_allclose(m.rows.cross, (e * y).sum(1), rtol=1e-5, atol=1e-3)
+    np.testing.assert_allclose(m.columns.reference2, (y**2).sum(0), rtol=1e-12)
+    for row in (0, 2, 8):  # small numbers after large ones keep their own digits
+        alone = measure(c[row], r[row])
+        spread = y[row] - y[row].mean()
+        slope = (e[row] - e[row].mean()) @ spread / (spread @ spread)
+        assert alone.gain_error == pytest.approx(slope, rel=1e-4)
+
+
+@pytest.mark.parametrize("shape", [(37, 384), (1, 40_000), (65, 513), (3, 16_400), (40, 17)])
+def test_columns_over_many_rows(way: str, shape: tuple[int, int]) -> None:
+    """Rows are taken together as far as the cache holds them; some of their blocks have to go the careful way."""
+    c, r = noisy(shape, 1e-3)
+    c[shape[0] // 2, 5] = r[shape[0] // 2, 5] = np.inf
+    c[-1, -1] += 2
+    m = measure(c, r, columns=True)
+    keep = np.isfinite(r)
+    e = np.zeros(shape)
+    e[keep] = c[keep].astype(np.float64) - r[keep]
+    y = np.where(keep, r, 0).astype(np.float64)
+    assert m.columns is not None
+    np.testing.assert_allclose(m.columns.error, e.sum(0), rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(m.columns.error2, (e**2).sum(0), rtol=1e-5)
+    np.testing.assert_allclose(m.columns.reference2, (y**2).sum(0), rtol=1e-6)
+    np.testing.assert_allclose(m.columns.cross, (e * y).sum(0), rtol=1e-4, atol=1e-7)
+    np.testing.assert_allclose(m.columns.max_abs, np.abs(e).max(0), rtol=1e-6)
+
+
+def test_all_of_a_trace(way: str) -> None:
+    """In the order given, whichever thread had which; a large one is shared by all."""
+    pairs = [noisy((n, 33), 1e-3, seed=n) for n in (5, 1, 40, 7, LARGE // (4 * 33) + 9, 3)]
+    found = measure_all(iter(pairs), atol=1e-3, histogram=True, threads=3)
+    assert [m.shape for m in found] == [c.shape for c, _ in pairs]
+    for m, (c, r) in zip(found, pairs, strict=True):
+        assert m.max_abs == measure(c, r).max_abs
+        assert m.beyond == measure(c, r, atol=1e-3).beyond
+    assert measure_all([]) == []
 
 
 def test_small_gain_shows(way: str) -> None:
