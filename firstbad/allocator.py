@@ -19,6 +19,8 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # mallopt(3)
 _LARGEST = 2**31 - 1  # the switches are C ints
 
 SPARE = 64 << 20
+RETURNED = 1 << 20
+"""Bytes of a block from which on it is given back, where that was asked for."""
 
 
 @cache
@@ -34,6 +36,17 @@ def keep_large_blocks() -> bool:
     if library is None or os.environ.get("MALLOC_MMAP_THRESHOLD_"):
         return False  # the user has said how it is to be
     return bool(library.mallopt(_MMAP_THRESHOLD, _LARGEST) and library.mallopt(_TRIM_THRESHOLD, _LARGEST))
+
+
+def return_large_blocks() -> bool:
+    """Whether the allocator now gets each large block from the system, and gives it back when it is freed.
+
+    Slower, and no block that is free stays: for a process that has to stay within little memory.
+    """
+    library = _library()
+    if library is None or os.environ.get("MALLOC_MMAP_THRESHOLD_"):
+        return False
+    return bool(library.mallopt(_MMAP_THRESHOLD, RETURNED))
 
 
 @dataclass

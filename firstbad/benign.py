@@ -194,7 +194,8 @@ class _Search:
             yield None
         rng = np.random.default_rng(7)
         true = {i: self._replay(sites[i], hidden).expected for i in own}
-        shaken = {i: y + (own[i] - y) * rng.choice([-1.0, 1.0], y.shape) for i, y in true.items()}
+        with np.errstate(invalid="ignore"):  # of infinities; what comes of them is never seen to be benign
+            shaken = {i: y + (own[i] - y) * rng.choice([-1.0, 1.0], y.shape) for i, y in true.items()}
         times = self._excess(end, run(shaken), truly)
         yield times if times > SEEN else None
 

@@ -35,6 +35,11 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--random-weights", type=int, metavar="SEED", help="random weights instead of a checkpoint")
     group.add_argument("--size", choices=("tiny", "micro"), default="", help="size of a model with random weights")
     group.add_argument(
+        "--offload",
+        action="store_true",
+        help="leave the reference's weights in their safetensors files: for a model larger than memory",
+    )
+    group.add_argument(
         "--audio-context", type=positive, metavar="N", help="encoder positions, 50 a second of sound (default: 1500)"
     )
 
@@ -103,7 +108,7 @@ def spec(args: argparse.Namespace) -> ModelSpec:
     if args.size and args.random_weights is None:
         raise UsageError(f"--size {args.size} is of a model with random weights: give --random-weights SEED with it")
     about = (args.model, args.audio, args.random_weights, args.audio_context, args.size)
-    return ModelSpec(*about, *prompts, args.image, args.inputs)
+    return ModelSpec(*about, *prompts, args.image, args.inputs, args.offload)
 
 
 def capture_options(args: argparse.Namespace) -> CaptureOptions:

@@ -31,6 +31,7 @@ class ModelSpec:
     tokens: tuple[tuple[int, ...], ...] = ()  # prompts as ids
     image: Path | None = None  # a picture
     inputs: Path | None = None  # an .npz: the model's inputs by name
+    offload: bool = False  # the reference's weights stay in their files, for a model larger than memory
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from firstbad.allocator import keep_large_blocks
+from firstbad.allocator import keep_large_blocks, return_large_blocks
 from firstbad.arguments import did_you_mean
 from firstbad.comparison import Comparison, compare
 from firstbad.errors import UsageError
@@ -77,7 +77,7 @@ def _room_name(model: str) -> str:
 
 def prepare(spec: ModelSpec) -> tuple[ModuleType, Prepared]:
     """The model room and what both engines are given."""
-    keep_large_blocks()
+    return_large_blocks() if spec.offload else keep_large_blocks()
     room = room_of(spec.model)
     return room, room.prepare(spec)
 
@@ -231,7 +231,7 @@ def spec_of(trace: Trace) -> ModelSpec:
     recorded = trace.meta.get("spec")
     if not isinstance(recorded, dict) or "model" not in recorded:
         raise UsageError(f"`{trace.path}` does not say which model it is of: capture it again with `firstbad capture`")
-    known = {k: recorded[k] for k in ("model", "random_weights", "audio_context", "size") if k in recorded}
+    known = {k: recorded[k] for k in ("model", "random_weights", "audio_context", "size", "offload") if k in recorded}
     return ModelSpec(**known)
 
 

@@ -29,6 +29,8 @@ from firstbad.want import chosen as chosen_by
 from . import gguf_model, tiny
 from .checkpoint import Loaded, load
 from .executor import Executor
+from .mapped import no_offload
+from .piecewise import Piecewise
 from .recorder import Recorder, Sink
 from .weights import _ids_as_text, _ready
 
@@ -40,7 +42,7 @@ def prepare(spec: ModelSpec) -> Prepared:
     """The model, and the prompts as ids (none without them: enough to replay)."""
     place = spec.model.removeprefix("causal:")
     kind = "gpt2" if place == "causal" else place
-    loaded = tiny.random_model(spec, kind, _causal()) if spec.random_weights is not None else _checkpoint(place)
+    loaded = tiny.random_model(spec, kind, _causal()) if spec.random_weights is not None else _checkpoint(place, spec)
     prompts = _prompts(spec, loaded)
     inputs, notes = _padded(prompts, loaded.model.config) if prompts else ({}, [])
     end = loaded.model.config.eos_token_id
@@ -109,7 +111,7 @@ def capture(
 
 
 def executor(prepared: Prepared) -> Executor:
-    return Executor(prepared.weights, prepared.minima)
+    return (Piecewise if prepared.spec.offload else Executor)(prepared.weights, prepared.minima)
 
 
 def step_inputs(prepared: Prepared, chosen: Sequence[int]) -> dict[str, np.ndarray]:
@@ -181,10 +183,11 @@ def _causal(_config: object = None) -> Any:
     return AutoModelForCausalLM
 
 
-def _checkpoint(place: str) -> Loaded:
+def _checkpoint(place: str, spec: ModelSpec) -> Loaded:
     path = Path(place)
     if not is_gguf(path):
-        return load(place, _causal)
+        return load(place, _causal, offload=spec.offload)
+    no_offload(spec)
     model, tokenizer, minima = gguf_model.load(path)
 
     def ids(text: str) -> list[int]:

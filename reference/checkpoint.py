@@ -25,6 +25,7 @@ from firstbad.arguments import did_you_mean
 from firstbad.errors import UsageError
 from firstbad.toolchain import cache_folder
 
+from . import mapped
 from .weights import _ids_as_text, _ready
 
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
@@ -173,8 +174,11 @@ def _on_hub(name: str) -> Place:
         ) from None
 
 
-def load(model: str, factory: Callable[[Mapping[str, Any]], Any]) -> Loaded:
-    """The model with its weights: float32, eager attention, eval; `factory(config)` is the class of transformers."""
+def load(model: str, factory: Callable[[Mapping[str, Any]], Any], *, offload: bool = False) -> Loaded:
+    """The model with its weights: float32, eager attention, eval; `factory(config)` is the class of transformers.
+
+    `offload`: the weights stay in their files (mapped.py).
+    """
     from transformers.utils import logging
 
     place = find(model)
@@ -184,9 +188,14 @@ def load(model: str, factory: Callable[[Mapping[str, Any]], Any]) -> Loaded:
     if place.remote:
         print(f"downloading {model} from the Hugging Face hub", file=sys.stderr)
     try:
-        made = factory(place.config).from_pretrained(
-            place.where, dtype=torch.float32, attn_implementation="eager", local_files_only=not place.remote
-        )
+        if offload:
+            made = mapped.load(local_folder(place), factory(place.config))
+        else:
+            made = factory(place.config).from_pretrained(
+                place.where, dtype=torch.float32, attn_implementation="eager", local_files_only=not place.remote
+            )
+    except UsageError:
+        raise
     except Exception as error:  # whatever safetensors, torch or JSON say of a spoilt file
         raise UsageError(f"cannot load `{model}`: {first_line(error)}") from None
     known = _tokenizer(place)
@@ -200,6 +209,17 @@ def load(model: str, factory: Callable[[Mapping[str, Any]], Any]) -> Loaded:
         return _ids_as_text(chosen) if known is None else str(known.decode(list(chosen), skip_special_tokens=True))
 
     return Loaded(plain(made), model, place.source, ids, words, place)
+
+
+def local_folder(place: Place) -> Path:
+    """The folder of a model that is on this machine."""
+    if Path(place.where).is_dir():
+        return Path(place.where)
+    from transformers.utils.hub import cached_file
+
+    if place.remote:
+        raise UsageError(f"`{place.where}` is not on this machine: --offload takes a folder, or a model that is here")
+    return Path(str(cached_file(place.where, "config.json", local_files_only=True))).parent
 
 
 def plain(model: Any) -> Any:

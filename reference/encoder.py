@@ -22,6 +22,7 @@ from . import onepass, tiny
 from .checkpoint import Loaded, load
 from .executor import Executor
 from .image import pixels
+from .piecewise import Piecewise
 from .recorder import Recorder, Sink
 
 STEP = "encode"
@@ -31,7 +32,8 @@ def prepare(spec: ModelSpec) -> Prepared:
     """The model, and its inputs (none without them: enough to replay)."""
     place = spec.model.removeprefix("encoder:")
     kind = "bert" if place == "encoder" else place
-    loaded = tiny.random_model(spec, kind, _auto()) if spec.random_weights is not None else load(place, _class_of)
+    random = spec.random_weights is not None
+    loaded = tiny.random_model(spec, kind, _auto()) if random else load(place, _class_of, offload=spec.offload)
     takes = inspect.signature(loaded.model.forward).parameters
     given, notes = _inputs(spec, loaded, takes)
     for name in given:
@@ -55,7 +57,7 @@ def capture(
 
 
 def executor(prepared: Prepared) -> Executor:
-    return Executor(prepared.weights)
+    return (Piecewise if prepared.spec.offload else Executor)(prepared.weights)
 
 
 def _auto() -> Any:

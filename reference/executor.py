@@ -51,6 +51,10 @@ DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.
 class Executor:
     """The model's ops, with its weights at hand; see the protocol in firstbad/replay.py."""
 
+    weight_budget = WEIGHT_BUDGET
+    input_budget = INPUT_BUDGET
+    input_largest = INPUT_LARGEST
+
     def __init__(self, weights: Mapping[str, np.ndarray], minima: Mapping[str, np.ndarray] | None = None) -> None:
         self._weights = weights
         self.minima = minima or {}
@@ -148,11 +152,11 @@ class Executor:
                 self._inputs.move_to_end(key)
                 return self._inputs[key][1]
         made = make(t)
-        if made.nbytes <= INPUT_LARGEST:
+        if made.nbytes <= self.input_largest:
             with self._lock:
                 self._inputs[key] = (t, made)
                 self._input_bytes += made.nbytes
-                while self._input_bytes > INPUT_BUDGET:
+                while self._input_bytes > self.input_budget:
                     _, (_, dropped) = self._inputs.popitem(last=False)
                     self._input_bytes -= dropped.nbytes
         return made
@@ -168,7 +172,7 @@ class Executor:
             if key not in self._cache:
                 self._cache[key] = made
                 self._cached_bytes += made.nbytes
-            while self._cached_bytes > WEIGHT_BUDGET and len(self._cache) > 1:
+            while self._cached_bytes > self.weight_budget and len(self._cache) > 1:
                 _, dropped = self._cache.popitem(last=False)
                 self._cached_bytes -= dropped.nbytes
         return made

@@ -20,6 +20,7 @@ from firstbad.run import CaptureOptions, ModelSpec, Prepared, RunOutput
 from . import onepass
 from .checkpoint import first_line, plain
 from .executor import Executor
+from .piecewise import Piecewise
 from .recorder import Recorder, Sink
 
 STEP = "forward"
@@ -66,4 +67,4 @@ def capture(
 
 
 def executor(prepared: Prepared) -> Executor:
-    return Executor(prepared.weights)
+    return (Piecewise if prepared.spec.offload else Executor)(prepared.weights)

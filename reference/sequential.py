@@ -23,6 +23,9 @@ Sampled = tuple[Floats, Floats]
 ROWS = 64
 """Whole rows that are sampled at least: one of 1500 elements tells nothing of the worst of some thousand."""
 
+TERMS = 1 << 20
+"""Products that are made at a time."""
+
 
 class Sampler:
     """Chooses outputs: `samples` single ones, or as many whole rows as hold that many elements, ROWS at least."""
@@ -60,7 +63,8 @@ def _linear(pick: Sampler, x: Tensor, w: Tensor, b: Tensor | None = None) -> Sam
     rows, W = _numpy(x.reshape(-1, K)), _numpy(w)
     flat = pick.pick(rows.shape[0] * N)
     m, n = np.divmod(flat, N)
-    y = total(rows[m] * W[n])
+    step = max(1, TERMS // max(1, K))  # of all samples at once a wide layer would make hundreds of megabytes
+    y = np.concatenate([total(rows[m[i : i + step]] * W[n[i : i + step]]) for i in range(0, max(1, len(flat)), step)])
     return flat, y if b is None else y + _numpy(b)[n]
 
 

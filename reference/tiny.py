@@ -21,6 +21,7 @@ from firstbad.errors import UsageError
 from firstbad.run import ModelSpec
 
 from .checkpoint import Loaded, first_line, plain
+from .mapped import no_offload
 from .weights import _ids_as_text
 
 SMALL = {
@@ -82,6 +83,7 @@ def random_model(spec: ModelSpec, kind: str, auto: Any) -> Loaded:
 
     NumPy draws them, so that a seed means the same everywhere.
     """
+    no_offload(spec)
     assert spec.random_weights is not None
     if spec.random_weights < 0:
         raise UsageError(f"the seed of random weights is {spec.random_weights}: give a whole number from 0 on")

@@ -24,7 +24,7 @@ from firstbad import whisper_file
 from firstbad.errors import UsageError
 from firstbad.run import ModelSpec
 
-from . import ct2, random_whisper
+from . import ct2, mapped, random_whisper
 
 SIZES = ("tiny", "base", "small", "medium", "large", "large-v2", "large-v3", "large-v3-turbo")
 NAMES = tuple(f"{s}{e}" for s in SIZES for e in (("", ".en") if SIZES.index(s) < 4 else ("",)))
@@ -73,14 +73,20 @@ class Loaded:
 def load(spec: ModelSpec) -> Loaded:
     """The model that the user asked for."""
     if spec.random_weights is not None:
+        mapped.no_offload(spec)
         return _random(spec)
     folder = Path(spec.model)
     if folder.is_dir():
-        return _from_folder(folder, str(folder), f"folder {folder}")
+        if (folder / "model.bin").is_file():
+            mapped.no_offload(spec)
+        return _from_folder(folder, str(folder), f"folder {folder}", offload=spec.offload)
     if whisper_file.is_whisper_file(folder):
+        mapped.no_offload(spec)
         return _from_whisper_file(folder)
     name = hub_name(spec.model)
     package = PACKAGES.get(name)
+    if spec.offload:
+        return _from_cache(name)
     if package is not None and all(importlib.util.find_spec(module) for module, _ in package.parts):
         return _from_package(name, package)
     return _from_hub(name)
@@ -182,7 +188,17 @@ def _package_file(module: str, file: str) -> Path:
     return Path(places[0]) / file if places else Path(file)
 
 
-def _from_folder(folder: Path, name: str, source: str) -> Loaded:
+def _from_cache(name: str) -> Loaded:
+    from transformers.utils.hub import cached_file
+
+    try:
+        place = Path(str(cached_file(name, "config.json", local_files_only=True))).parent
+    except OSError:
+        raise UsageError(f"no {name} in the Hugging Face cache: --offload takes what is there, or a folder") from None
+    return _from_transformers(str(place), name, "Hugging Face cache", local=True, offload=True)
+
+
+def _from_folder(folder: Path, name: str, source: str, *, offload: bool = False) -> Loaded:
     if (folder / "model.bin").is_file():
         return _from_ct2(memoryview((folder / "model.bin").read_bytes()), folder / "model.bin", folder, name, source)
     if not (folder / "config.json").is_file():
@@ -191,7 +207,7 @@ def _from_folder(folder: Path, name: str, source: str) -> Loaded:
     if family != "whisper":
         raise UsageError(f"`{folder}` holds a model of type `{family}`, not whisper")
     try:
-        return _from_transformers(str(folder), name, source, local=True)
+        return _from_transformers(str(folder), name, source, local=True, offload=offload)
     except OSError as error:
         raise UsageError(f"cannot load `{folder}`: {str(error).strip().partition(chr(10))[0].rstrip('.')}") from None
 
@@ -223,7 +239,7 @@ def _from_whisper_file(path: Path) -> Loaded:
     return replace(loaded, text=text, vocabulary=lambda: words, minima=held.minima)
 
 
-def _from_transformers(place: str, name: str, source: str, *, local: bool) -> Loaded:
+def _from_transformers(place: str, name: str, source: str, *, local: bool, offload: bool = False) -> Loaded:
     from transformers import GenerationConfig, WhisperForConditionalGeneration
     from transformers.utils import logging
     from transformers.utils.hub import cached_file
@@ -231,10 +247,14 @@ def _from_transformers(place: str, name: str, source: str, *, local: bool) -> Lo
     quiet: Any = logging  # untyped
     quiet.disable_progress_bar()
     quiet.set_verbosity_error()
+    model: Any
     try:
-        model = WhisperForConditionalGeneration.from_pretrained(
-            place, dtype=torch.float32, attn_implementation="eager", local_files_only=local
-        )
+        if offload:
+            model = mapped.load(Path(place), WhisperForConditionalGeneration)
+        else:
+            model = WhisperForConditionalGeneration.from_pretrained(
+                place, dtype=torch.float32, attn_implementation="eager", local_files_only=local
+            )
         try:
             settings = GenerationConfig.from_pretrained(place, local_files_only=local).to_dict()
         except OSError:
@@ -242,7 +262,7 @@ def _from_transformers(place: str, name: str, source: str, *, local: bool) -> Lo
         tokenizer = cached_file(
             place, "tokenizer.json", local_files_only=local, _raise_exceptions_for_missing_entries=False
         )
-    except OSError:
+    except (OSError, UsageError):
         raise
     except Exception as error:  # whatever safetensors, torch or JSON say of a spoilt file
         raise UsageError(f"cannot load `{place}`: {str(error).strip().partition(chr(10))[0]}") from None

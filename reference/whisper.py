@@ -27,6 +27,7 @@ from firstbad.want import chosen as chosen_by
 
 from . import audio, weights
 from .executor import Executor
+from .piecewise import Piecewise
 from .recorder import Recorder, Sink
 
 
@@ -122,7 +123,7 @@ def footprint(prepared: Prepared) -> tuple[int, int]:
 
 
 def executor(prepared: Prepared) -> Executor:
-    return Executor(prepared.weights, prepared.minima)
+    return (Piecewise if prepared.spec.offload else Executor)(prepared.weights, prepared.minima)
 
 
 def _generate(

@@ -371,12 +371,10 @@ def test_sequential_is_the_plain_loop(K: int) -> None:
 
 
 def test_weights_are_cast_once_within_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    from firstbad.reference import executor as module
-
     executor = Executor(W)
     executor.run(LINEAR, {0: randn(3, 8)}, "float64")
     first = executor._weight_as("fc.weight", "float64")
     assert executor._weight_as("fc.weight", "float64") is first
-    monkeypatch.setattr(module, "WEIGHT_BUDGET", 8 * 40 + 8)
+    monkeypatch.setattr(executor, "weight_budget", 8 * 40 + 8)
     executor.run(LINEAR, {0: randn(3, 8)}, "bfloat16")
     assert executor._cached_bytes <= 8 * 40 + 8
