@@ -167,4 +167,4 @@ def _without_weights() -> Iterator[None]:
     try:
         yield
     finally:
-        nn.Module.register_parameter = register  # type: ignore[method-assign]
+        nn.Module.register_parameter = register  # type: ignore[method-assign]  # as it was

@@ -90,7 +90,7 @@ def main(argv: list[str]) -> int:
     import torch
     import transformers.models.llama.modeling_llama  # noqa: F401  # counted as what the imports take
 
-    from firstbad import comparison, session  # noqa: F401
+    from firstbad import comparison, session  # noqa: F401  # imported to be counted
     from firstbad.run import CaptureOptions, ModelSpec
 
     torch.set_num_threads(1)

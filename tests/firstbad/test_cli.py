@@ -215,7 +215,7 @@ def test_interrupt_of_the_real_process() -> None:
         import signal, sys, time
         from firstbad import cli
         signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job is started with it ignored
-        cli._dispatch = lambda words: (print("up", flush=True), time.sleep(60))
+        cli._dispatch = lambda words, typed: (print("up", flush=True), time.sleep(60))
         sys.exit(cli.main([]))
     """
     code = textwrap.dedent(wait)
