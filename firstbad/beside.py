@@ -10,9 +10,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 if TYPE_CHECKING:
     from firstbad.graph import Value
+    from firstbad.sketch import Sketch
     from firstbad.trace import Trace
+
+
+UNSTORED = "not stored"
 
 
 @dataclass(frozen=True)
@@ -25,6 +31,7 @@ class Beside:
     relative: float = 0.0  # L2 of the difference over L2 of the other one
     largest: float = 0.0
     index: tuple[int, ...] = ()
+    known_by: str = "array"  # "hash": equal; "sketch": the distance of their quantiles, as one of them keeps no array
 
 
 def beside(trace: Trace, other: Trace, values: Sequence[Value]) -> list[Beside]:
@@ -38,13 +45,47 @@ def beside(trace: Trace, other: Trace, values: Sequence[Value]) -> list[Beside]:
     measured = iter(measure_all(pairs))
     found = []
     for value, partner, why in zip(values, partners, whys, strict=True):
-        if why:
+        if partner is not None and why == UNSTORED:
+            found.append(_by_sketch(trace, other, value, partner))
+        elif why:
             found.append(Beside(value, partner, why))
-            continue
-        m = next(measured)
-        index = m.place(m.max_abs_index) if m.max_abs_index >= 0 else ()
-        found.append(Beside(value, partner, "", m.relative_l2, m.max_abs, index))
+        else:
+            m = next(measured)
+            index = m.place(m.max_abs_index) if m.max_abs_index >= 0 else ()
+            found.append(Beside(value, partner, "", m.relative_l2, m.max_abs, index))
     return found
+
+
+def _by_sketch(trace: Trace, other: Trace, value: Value, partner: Value) -> Beside:
+    """By hash and quantiles, where at least one of the two keeps no more."""
+    ours, theirs = _sketch_of(trace, value), _sketch_of(other, partner)
+    if ours is None or theirs is None:
+        return Beside(value, partner, UNSTORED)
+    hashes = [v.hash or _hash_of(t, v) for t, v in ((trace, value), (other, partner))]
+    if value.dtype == partner.dtype and hashes[0] == hashes[1] != 0:
+        return Beside(value, partner, known_by="hash")
+    if ours.apart != theirs.apart or ours.numbers.shape != theirs.numbers.shape:
+        return Beside(value, partner, "", math.inf, math.inf, known_by="sketch")
+    apart = np.abs(ours.numbers - theirs.numbers)
+    size = max(float(np.linalg.norm(theirs.numbers)), 1e-300)
+    return Beside(
+        value, partner, "", float(np.linalg.norm(apart)) / size, float(apart.max(initial=0)), known_by="sketch"
+    )
+
+
+def _sketch_of(trace: Trace, value: Value) -> Sketch | None:
+    from firstbad.sketch import sketch
+
+    return sketch(trace.array(value)) if trace.stored(value) else trace.sketches.get(value.id)
+
+
+def _hash_of(trace: Trace, value: Value) -> int:
+    """Of an array that is held as the engine has it; 0 where it was widened."""
+    from firstbad.hashing import hash_array
+
+    if not trace.stored(value) or trace.array(value).dtype != value.dtype:
+        return 0
+    return hash_array(np.ascontiguousarray(trace.array(value)))
 
 
 def _why_not(trace: Trace, other: Trace, value: Value, partner: Value | None) -> str:
@@ -52,7 +93,7 @@ def _why_not(trace: Trace, other: Trace, value: Value, partner: Value | None) ->
         return "only here"
     if math.prod(value.shape) != math.prod(partner.shape):
         return f"there of shape {list(partner.shape)}"
-    return "" if trace.stored(value) and other.stored(partner) else "not stored"
+    return "" if trace.stored(value) and other.stored(partner) else UNSTORED
 
 
 def around(shape: Sequence[int], index: Sequence[int], rows: int = 5, columns: int = 7) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 from firstbad import session
 from firstbad.bisection import EVERYTHING, Search, bisect
 from firstbad.comparison import Comparison, compare
+from firstbad.digest import digest
 from firstbad.graph import Graph, Op, Value
 from firstbad.halving import halve
 from firstbad.replay import Executor
@@ -85,6 +86,7 @@ def run(
 ) -> Comparison:
     """Searches, compares what was found, and writes the folder. `one_value`: no run stores more than one value."""
     session.output_folder(folder)
+    kept, options = options, replace(options, hash_only=False)  # while it searches, it replays
     tell("loading")
     room, prepared = session.prepare(spec)
     engines = Both(room, prepared, candidate, options, room.executor(prepared))
@@ -105,7 +107,12 @@ def run(
             notes=prepared.notes,
             progress=tell,
         )
-    return session.finish(replace(comparison, result=_told(comparison.result, state)), folder)
+    comparison = session.finish(replace(comparison, result=_told(comparison.result, state)), folder)
+    if kept.hash_only:
+        state.path.unlink(missing_ok=True)  # what its runs stored is gone
+        for path in (state.reference_path, state.candidate_path):
+            digest(path)
+    return comparison
 
 
 def _told(result: Result, state: Search) -> Result:

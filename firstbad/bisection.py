@@ -82,6 +82,10 @@ class Search:
         return self.folder / "candidate.h5"
 
     @property
+    def path(self) -> Path:
+        return self.folder / STATE
+
+    @property
     def bytes(self) -> int:
         return sum(run.bytes for run in self.runs)
 
@@ -96,7 +100,7 @@ class Search:
     def take_up(self) -> None:
         """The finished runs of a search for the same thing, if the folder holds one."""
         try:
-            state = json.loads((self.folder / STATE).read_text("utf-8"))
+            state = json.loads(self.path.read_text("utf-8"))
             same = state["key"] == json.loads(json.dumps(dict(self.key)))
             runs = [
                 Run(r["why"], tuple(r["want"]), r["bytes"], tuple((s, n) for s, n in r["changed"]))
@@ -151,7 +155,7 @@ class Search:
         state["runs"] = [asdict(run) for run in self.runs]
         part = self.folder / (STATE + ".part")
         part.write_text(json.dumps(state), "utf-8")
-        part.replace(self.folder / STATE)
+        part.replace(self.path)
 
     @contextmanager
     def traces(self) -> Iterator[tuple[Trace, Trace]]:

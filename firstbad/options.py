@@ -56,6 +56,10 @@ def add_capture(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_hash_only(parser: argparse.ArgumentParser, help_: str) -> None:
+    parser.add_argument("--hash-only", action="store_true", help=help_)
+
+
 def add_candidate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--candidate",
@@ -117,7 +121,9 @@ def capture_options(args: argparse.Namespace) -> CaptureOptions:
         flags = tuple(shlex.split(args.cflags))
     except ValueError as e:
         raise UsageError(f"--cflags {args.cflags!r}: {str(e).lower()}") from None
-    return CaptureOptions(args.max_tokens, args.threads, args.timeout, steps, flags, tuple(args.kernels))
+    kernels = tuple(args.kernels)
+    hash_only = getattr(args, "hash_only", False)  # not every verb has it
+    return CaptureOptions(args.max_tokens, args.threads, args.timeout, steps, flags, kernels, hash_only=hash_only)
 
 
 def positive(text: str) -> int:

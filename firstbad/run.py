@@ -72,6 +72,7 @@ class CaptureOptions:
     unfinished: bool = False  # the run whose tokens are given ended inside the step after its last token: that one too
     want: tuple[str, ...] | None = None  # patterns of the values that are stored (see want.py) instead; None: all
     before: tuple[tuple[int, ...], ...] = ()  # prompts of other requests, run first by the same engine (see BEFORE)
+    hash_only: bool = False  # of every value its hash and a sketch are kept, and no array
     stop: tuple[str, ...] = ()  # patterns: the run may end once such a value was written
 
 

@@ -108,7 +108,10 @@ def capture_reference(
 
     `candidate`: its trace, whose other choices (experts of a router) are followed too.
     """
-    with TraceWriter(path, role="reference", engine="torch", meta=meta_of(prepared)) as writer, ExitStack() as stack:
+    with ExitStack() as stack:
+        writer = stack.enter_context(
+            TraceWriter(path, "reference", "torch", meta_of(prepared), hash_only=options.hash_only)
+        )
         extra: dict[str, Any] = {}
         chosen = {} if candidate is None else choices_of(stack.enter_context(open_trace(candidate)))
         if chosen:
@@ -207,6 +210,11 @@ def compare_files(
             if trace.role != role:
                 raise UsageError(
                     f"`{trace.path}` is a trace of a {trace.role}: give the reference first, then the candidate"
+                )
+            if trace.sketches:
+                raise UsageError(
+                    f"`{trace.path}` holds hashes and sketches alone, nothing to replay: set it beside the other one "
+                    f"with `firstbad show {reference} --with {candidate}`"
                 )
         room, prepared = prepare(spec_of(ours))
         comparison = compare(

@@ -17,6 +17,7 @@ import numpy as np
 from firstbad import tables
 from firstbad.errors import CompareError
 from firstbad.graph import Graph, Op, Read, Value
+from firstbad.sketch import Sketch
 from firstbad.store import Layout, Store
 from firstbad.writer import TraceWriter
 
@@ -38,6 +39,7 @@ class Trace:
     complete: bool
     death: str
     _store: Store = field(repr=False, compare=False)
+    sketches: Mapping[int, Sketch] = field(default_factory=dict, repr=False)  # of a trace that keeps no arrays
 
     def array(self, value: Value | str) -> np.ndarray:
         """The array of a value (or of a dataset path), read-only, mapped where the file allows it.
@@ -149,6 +151,7 @@ def open_trace(path: Path | str) -> Trace:
         complete,
         str(attrs.get("death", "")),
         store,
+        _sketches(store, graph),
     )
 
 
@@ -196,6 +199,19 @@ def _json(store: Store, name: str) -> Mapping[str, Any]:
     if not isinstance(data, dict):
         raise CompareError(f"/{name} of `{store.path}` is not a JSON object: write the trace again")
     return data
+
+
+def _sketches(store: Store, graph: Graph) -> Mapping[int, Sketch]:
+    """The sketches of a trace that keeps hashes alone, by value."""
+    found = {}
+    for key, entry in _json(store, "sketches").items():
+        try:
+            rms, apart, numbers = entry
+            value = graph.values[int(key)]
+            found[value.id] = Sketch(_count(value.shape), np.asarray(numbers, np.float64), float(rms), int(apart))
+        except (ValueError, TypeError, IndexError):
+            raise CompareError(f"the sketches of `{store.path}` are damaged: capture it again") from None
+    return found
 
 
 def _rows(store: Store, name: str, complete: bool) -> list[dict[str, Any]]:

@@ -28,6 +28,7 @@ _SPARE = 2 << 20  # bytes of the disk that are left alone, for what closing the 
 _ROW = 1 << 10  # and for each row of a table with its texts
 _ALIGNMENT = 64  # of every array in the file: a reader maps it and may use vector loads
 _END_OF_FILE = 40  # byte of the superblock (version 0) where the end-of-file address stands
+HASH_ONLY = "its hash and a sketch alone were kept"
 _SMALL_META = 1024  # characters up to which a text of `meta` is also a root attribute, for viewers
 
 
@@ -43,7 +44,10 @@ class TraceWriter:
         role: Literal["reference", "candidate"] = "reference",
         engine: str = "",
         meta: Mapping[str, Any] | None = None,
+        *,
+        hash_only: bool = False,
     ) -> None:
+        """`hash_only`: of every array its hash and a sketch are kept, and nothing else."""
         import h5py
 
         self.path = Path(path)
@@ -51,6 +55,7 @@ class TraceWriter:
         self._rows: dict[str, list[tuple[Any, ...]]] = {name: [] for name in tables.TABLES}
         self._values = 0
         self._ops = 0
+        self._sketches: dict[str, Any] | None = {} if hash_only else None
         self._closed = False
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -130,6 +135,8 @@ class TraceWriter:
                 f"value `{v.name}` of {v.step} has id {v.id}: the next one of this trace is {self._values}"
             )
         offset, stored = -1, ""
+        if array is not None and self._sketches is not None:
+            v, array = self._digested(v, array), None
         if array is None:
             v = replace(v, dataset="", reason=v.reason or _why_not_stored(v))
         else:
@@ -150,6 +157,8 @@ class TraceWriter:
 
         `dtype` is the engine's: needed for bfloat16 handed over as uint16.
         """
+        if self._sketches is not None:
+            return ""
         path, _, _ = self._store(f"/as_read/{op_id}", [link_name(slot or "x")], array, dtype or str(array.dtype))
         self._tick(array.nbytes)
         return path
@@ -204,6 +213,8 @@ class TraceWriter:
             return
         self._closed = True
         try:
+            if self._sketches is not None:
+                self._text("sketches", self._sketches)
             self.flush()
             if death:
                 self._file.attrs["death"] = tables.clean(death).decode()
@@ -225,6 +236,16 @@ class TraceWriter:
         else:
             lines = str(error).splitlines() or [""]
             self.close(complete=False, death=f"{type(error).__name__}: {lines[0]}")
+
+    def _digested(self, v: Value, array: np.ndarray) -> Value:
+        """The value with the hash of its array, whose sketch is kept for the end of the file."""
+        from firstbad.hashing import hash_array
+        from firstbad.sketch import sketch
+
+        assert self._sketches is not None
+        made = sketch(widened(array, v.dtype))
+        self._sketches[str(v.id)] = [made.rms, made.apart, made.numbers.tolist()]
+        return replace(v, hash=v.hash or hash_array(np.ascontiguousarray(array)), reason=HASH_ONLY)
 
     def _check_room(self, nbytes: int) -> None:
         """Ends the trace while there is room to end it: HDF5 does not survive a write that fails."""

@@ -137,7 +137,7 @@ def capture(
         started = time.monotonic()
         command = _command(chosen, prepared, options, folder, poison)
         handed = time.monotonic() - started
-        with _Writer(trace_path, role="candidate", engine="c", meta=meta) as writer:
+        with _Writer(trace_path, role="candidate", engine="c", meta=meta, hash_only=options.hash_only) as writer:
             writer.blocks = {name: prepared.stored[name][1] for name in chosen.types if name in prepared.stored}
             writer.numbers = prepared.weights
             ended = record(

@@ -50,7 +50,7 @@ IMPORTERS: tuple[ModuleType, ...] = (
 STEP = re.compile(r"prepare|encode|prefill|decode\.\d+|forward|backward|update")
 
 
-def capture(argument: str, prepared: Prepared, trace_path: Path, _options: CaptureOptions) -> RunOutput:
+def capture(argument: str, prepared: Prepared, trace_path: Path, options: CaptureOptions) -> RunOutput:
     """Puts the values of a folder into a trace."""
     folder = Path(argument)
     if folder.is_file():
@@ -63,7 +63,7 @@ def capture(argument: str, prepared: Prepared, trace_path: Path, _options: Captu
         raise CompareError(f"`{folder}` holds no values in a format that is known: {known}")
     tokens = _tokens(folder)
     meta = {**meta_of(prepared), "dump": argument}
-    with TraceWriter(trace_path, role="candidate", engine="dump", meta=meta) as writer:
+    with TraceWriter(trace_path, role="candidate", engine="dump", meta=meta, hash_only=options.hash_only) as writer:
         counts: dict[tuple[str, str], int] = {}
         for i, dumped in enumerate(values):
             writer.value(_value(i, dumped, prepared, counts), dumped.array)

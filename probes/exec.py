@@ -45,7 +45,7 @@ def capture(
         _lay_out(prepared, options, folder)
         meta = {**meta_of(prepared), "command": argument}
         filled_in = filled(command, prepared, options, folder)
-        with TraceWriter(trace_path, role="candidate", engine="exec", meta=meta) as writer:
+        with TraceWriter(trace_path, role="candidate", engine="exec", meta=meta, hash_only=options.hash_only) as writer:
             ended = record(
                 filled_in,
                 writer,

@@ -50,7 +50,7 @@ def capture(argument: str, prepared: Prepared, trace_path: Path, options: Captur
     with tempfile.TemporaryDirectory(prefix=".ggml-", dir=trace_path.parent) as scratch:
         command = words(argument, prepared, options, Path(scratch))
         meta = {**meta_of(prepared), "command": argument, "threads": 1}
-        with TraceWriter(trace_path, role="candidate", engine="ggml", meta=meta) as writer:
+        with TraceWriter(trace_path, role="candidate", engine="ggml", meta=meta, hash_only=options.hash_only) as writer:
             files = files_of(prepared, command)
             sink = GgmlSink(writer, prepared, _selected(options.steps), files)
             ended = record(

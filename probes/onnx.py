@@ -73,7 +73,7 @@ def capture(argument: str, prepared: Prepared, trace_path: Path, options: Captur
         providers = _providers(ort, wishes.provider)
         models = [observe(file, wishes.level, providers, Path(scratch), options.threads) for file in files]
         meta = {**meta_of(prepared), "candidate": f"onnx:{argument}", "onnxruntime": ort.__version__, **_asked(wishes)}
-        with TraceWriter(trace_path, role="candidate", engine="onnx", meta=meta) as writer:
+        with TraceWriter(trace_path, role="candidate", engine="onnx", meta=meta, hash_only=options.hash_only) as writer:
             run = _Run(prepared, writer, options)
             run.weights(models)
             started = time.monotonic()

@@ -49,7 +49,7 @@ def capture(argument: str, prepared: Prepared, trace_path: Path, options: Captur
     meta = {**meta_of(prepared), "candidate": f"py:{argument}"}
     death = ""
     chosen: Any = None
-    with TraceWriter(trace_path, role="candidate", engine="py", meta=meta) as writer:
+    with TraceWriter(trace_path, role="candidate", engine="py", meta=meta, hash_only=options.hash_only) as writer:
         with listening(writer, first) as listener:
             for name, array in prepared.inputs.items():
                 listener.value(name, array, kind="input")

@@ -95,7 +95,7 @@ def capture(argument: str, prepared: Prepared, trace_path: Path, options: Captur
     for ids in options.before:
         once = replace(other, inputs={"input_ids": np.array([ids], np.int64)}, prompt=ids, eos=-1)
         room.capture(once, _Nobody(), tokens=None, options=replace(options, before=(), max_tokens=2), **extra)
-    with TraceWriter(trace_path, role="candidate", engine="torch", meta=meta) as writer:
+    with TraceWriter(trace_path, role="candidate", engine="torch", meta=meta, hash_only=options.hash_only) as writer:
         try:
             output: RunOutput = room.capture(other, writer, tokens=None, options=options, **extra)
         except FirstbadError:

@@ -44,11 +44,22 @@ def show_beside(trace: Trace, other: Trace, values: Sequence[Value], args: argpa
     steps = max((len(b.value.step) for b in found), default=0)
     for b in found:
         text = theme.dim(b.why) if b.why else "equal" if b.largest == 0 else f"differs by {b.relative:.2g}"
-        if not b.why and b.largest:
+        if b.known_by != "array":
+            text = _unseen(b)
+        elif not b.why and b.largest:
             text += f", at most {b.largest:.4g} at {list(b.index)}"
         name = theme.name(b.value.name) + " " * (width - len(b.value.name))
         print(f"{theme.dim(b.value.step.ljust(steps))}  {name}  {text}")
     print(theme.dim(f"{len(found)} values; which of them are wrong: firstbad compare REFERENCE.h5 CANDIDATE.h5"))
+
+
+def _unseen(b: Beside) -> str:
+    """Of values of which hashes and sketches alone are known."""
+    if b.known_by == "hash":
+        return "equal, by its hash"
+    if b.relative == 0:
+        return "of another hash, and the same in all quantiles"
+    return f"its quantiles differ by {b.relative:.2g}, at most {b.largest:.4g}"
 
 
 def _print_close(trace: Trace, other: Trace, found: Beside, args: argparse.Namespace) -> None:
@@ -58,6 +69,9 @@ def _print_close(trace: Trace, other: Trace, found: Beside, args: argparse.Names
     theme = theme_for(sys.stdout)
     value, partner = found.value, found.other
     print(f"{theme.name(value.name)}  {theme.dim(value.step)}  {list(value.shape)} {value.dtype}")
+    if found.known_by != "array":
+        print(f"  {_unseen(found)}")
+        return
     if partner is None or found.why or 0 in value.shape:
         print(f"  {found.why or 'holds no element'}")
         return

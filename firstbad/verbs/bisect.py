@@ -18,6 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_candidate(parser)
     options.add_capture(parser)
     options.add_output(parser)
+    options.add_hash_only(parser, "leave traces with hashes and sketches alone when the search is over")
     group = parser.add_argument_group("search")
     group.add_argument(
         "--budget",

@@ -19,6 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     side.add_argument("--candidate", default="c", metavar="KIND[:ARGUMENT]", help="the engine to capture (default: c)")
     options.add_capture(parser)
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="TRACE.h5", help="the trace to write")
+    options.add_hash_only(parser, "keep of every value its hash and a sketch alone: some hundred bytes a value")
     parser.add_argument(
         "--tokens-of", type=Path, metavar="TRACE.h5", help="drive the reference with the tokens of this trace"
     )
