@@ -17,7 +17,7 @@ def digest(path: Path) -> None:
     part = path.with_suffix(".digest")
     with open_trace(path) as trace:
         role = "reference" if trace.role == "reference" else "candidate"
-        with TraceWriter(part, role, trace.engine, trace.meta, hash_only=True) as writer:  # type: ignore[arg-type]
+        with TraceWriter(part, role, trace.engine, trace.meta, hash_only=True) as writer:  # type: ignore[arg-type]  # a literal of the two
             for value in trace.graph.values:
                 array = trace.array(value) if value.dataset else None
                 writer.value(replace(value, dataset=""), array)
