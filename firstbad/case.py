@@ -24,6 +24,7 @@ from firstbad.judge import MASKED
 from firstbad.local import Judged, as_computed, sequential_of
 from firstbad.noise import FACTOR, QUARTER, ROUNDOFF, Pool, Sequential
 from firstbad.padding import without
+from firstbad.passing import passing
 from firstbad.region import Given, Region, region_of, replay_region, run_region
 from firstbad.replay import Executor, Replayed, moves_only
 from firstbad.signature import Signature
@@ -216,6 +217,8 @@ def case_of(
     pools: Mapping[str, Pool],
 ) -> Case:
     """Everything an edit needs to know about one site of a fault."""
-    region = region_of(reference.graph, judged.pair.reference, given)
+    region = region_of(
+        reference.graph, judged.pair.reference, given, passing(reference.graph, candidate.graph, alignment)
+    )
     fresh = itertools.count(len(reference.graph.values))
     return Case(reference, candidate, alignment, executor, given, pools, judged, region, NOTHING, fresh)

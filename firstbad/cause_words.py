@@ -28,6 +28,8 @@ def cause_statement(kind: str, op: str, detail: Detail) -> str:
 
 def _wrong_input(op: str, d: Detail) -> str:
     step = f" of step {d['read_step']}" if d.get("read_step") not in (None, d.get("input_step")) else ""
+    if "cache" in d:
+        return _slots(op, d)
     text = f"{short(op)} reads {d['read']}{step} instead of {d['input']}"
     return text + "".join(f", and {other['read']} instead of {other['input']}" for other in d.get("also", ()))
 
@@ -53,6 +55,8 @@ def _missing_bias(op: str, d: Detail) -> str:
 
 
 def _clobbered(op: str, d: Detail) -> str:
+    if "cache" in d:
+        return _slots(op, d)
     if d.get("how") == "by its own output":
         return f"{short(op)} writes over its own input {d['input']} while it still reads it"
     writer = d.get("writer", {})
@@ -61,6 +65,8 @@ def _clobbered(op: str, d: Detail) -> str:
 
 
 def _stale(op: str, d: Detail) -> str:
+    if "cache" in d:
+        return _slots(op, d)
     if d.get("value"):
         return f"{short(op)} still holds the value of step {d['holds_step']}"
     if d.get("read") == "zeros":
@@ -71,6 +77,31 @@ def _stale(op: str, d: Detail) -> str:
     if d.get("overwritten_by"):
         return f"{short(op)} reads the buffer of {d['input']}{instead}, which by then holds {d['overwritten_by']}"
     return f"{short(op)} reads the buffer of {d['input']}{instead} where nothing had been written yet"
+
+
+def _slots(op: str, d: Detail) -> str:
+    """Rows of a cache that are not where their positions say."""
+    at = d["rows_place"]
+    held = f"the row{'' if at['hold'].isdigit() else 's'} of {_positions(at['hold'])}" if at["hold"] else "nothing"
+    text = f"{short(op)} finds {held} where {_positions(at['positions'])} of {d['cache']} should be"
+    store = short(at.get("store", ""))
+    by = int(d.get("by", 0))
+    slots = f"{abs(by)} slot{'s' if abs(by) > 1 else ''} {'after' if by > 0 else 'before'}"
+    if d["how"] == "stored elsewhere":
+        over = f", over that of {_positions(at['lost'])}" if at.get("lost") else ""
+        return f"{text}: {store} stores a row {slots} its own{over}"
+    if d["how"] == "slots shared":
+        over, lost = _positions(at["over"]), _positions(at["lost"])
+        return f"{text}: {store} stores {over} over {lost}, {by} before, which is still to be read"
+    if d["how"] == "not stored":
+        return f"{text}: no row was stored for it"
+    if d["how"] == "other slots":
+        return f"{text}: it reads {slots if by else 'other slots than'} those where they were stored"
+    return text
+
+
+def _positions(words: str) -> str:
+    return f"position{'' if words.isdigit() else 's'} {words}"
 
 
 def _missing_op(op: str, d: Detail) -> str:

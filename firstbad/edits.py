@@ -23,6 +23,7 @@ from firstbad.edits_rotary import rotary
 from firstbad.edits_rows import choices, neighbours, operands, partners
 from firstbad.edits_rows import statistics as other_rows
 from firstbad.edits_shape import shapes
+from firstbad.edits_slots import slots
 from firstbad.edits_structure import doubled, left_out, put_in, sums, swapped
 from firstbad.edits_table import tables
 from firstbad.edits_terms import terms
@@ -32,6 +33,7 @@ from firstbad.wiring import as_seen, earlier, overwritten, rewired
 
 EDITS: Edits = (
     overwritten,
+    slots,
     as_seen,
     held,
     in_place,

@@ -22,6 +22,7 @@ from firstbad.judge import Rows, Sums, distance, gains_of, head_shares, judge, t
 from firstbad.layout import Layout
 from firstbad.noise import FACTOR, ROUNDOFF, Excess, Floor, Pool, Sequential, excesses, floor, pools
 from firstbad.padding import without
+from firstbad.passing import passing
 from firstbad.replay import MASKED, Executor, Replayed, sweep
 
 if TYPE_CHECKING:
@@ -148,7 +149,11 @@ def measure(
         return SAMPLES if site < ORDER_SITES or site.bit_count() == 1 else 0
 
     seen, spare = 0, Spare()
-    for replayed in sweep(reference.graph, executor, given, wanted, samples=samples, u=u, in_blocks=takes_blocks()):
+    through = passing(reference.graph, candidate.graph, alignment)
+    blocks = takes_blocks()
+    for replayed in sweep(
+        reference.graph, executor, given, wanted, samples=samples, u=u, in_blocks=blocks, passing=through
+    ):
         pair = alignment.by_reference[replayed.value.id]
         progress(pair.reference.name)
         measured.append(_measure(reference, candidate, pair, replayed, orders))
@@ -164,7 +169,8 @@ def measure(
     doubted = frozenset(j.pair.reference.id for j in found if _doubted(j))
     if doubted:
         # Some sums of one value drift further than a sample of them shows: these are summed in order, each of them.
-        every = {r.value.id: r for r in sweep(reference.graph, executor, given, doubted, samples=lambda _: EVERY, u=u)}
+        again = sweep(reference.graph, executor, given, doubted, samples=lambda _: EVERY, u=u, passing=through)
+        every = {r.value.id: r for r in again}
         measured = [_in_full(m, every[m.pair.reference.id]) if m.pair.reference.id in every else m for m in measured]
         found = tuple(_judged(reference.graph, measured, pooled))
     return Local(found, inputs, pooled)

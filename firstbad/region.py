@@ -29,10 +29,13 @@ class Region:
     ops: tuple[Op, ...]
     inputs: tuple[int, ...]
     weights: tuple[int, ...]
+    through: frozenset[int] = frozenset()  # values that are given in their own step only, and made here
 
 
-def region_of(graph: Graph, value: Value, given: Given) -> Region:
-    """Walks back from a value to what is given (aligned values, inputs, constants)."""
+def region_of(graph: Graph, value: Value, given: Given, passing: frozenset[int] = frozenset()) -> Region:
+    """Walks back from a value to what is given (aligned values, inputs, constants); through what is `passing` (see
+    passing.py) where it is of another step."""
+    through: set[int] = set()
     ops: dict[int, Op] = {}
     inputs: dict[int, None] = {}
     weights: dict[int, None] = {}
@@ -46,11 +49,14 @@ def region_of(graph: Graph, value: Value, given: Given) -> Region:
             source = graph.values[read.value]
             if source.kind == "weight":
                 weights[source.id] = None
+            elif source.id in passing and source.step != value.step:
+                through.add(source.id)
+                stack.append(source.op)
             elif given(source) is not None:
                 inputs[source.id] = None
             else:
                 stack.append(source.op)
-    return Region(value, tuple(ops[i] for i in sorted(ops)), tuple(sorted(inputs)), tuple(weights))
+    return Region(value, tuple(ops[i] for i in sorted(ops)), tuple(sorted(inputs)), tuple(weights), frozenset(through))
 
 
 def replay_region(
@@ -107,6 +113,6 @@ def _edited(graph: Graph, region: Region, given: Given, edit: Edit) -> tuple[Gra
     def given_here(value: Value) -> NDArray[Any] | None:
         if value.id in edit.replaced:
             return edit.replaced[value.id]
-        return None if value.id == region.value.id else given(value)
+        return None if value.id == region.value.id or value.id in region.through else given(value)
 
     return part, given_here

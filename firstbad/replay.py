@@ -144,6 +144,7 @@ def sweep(
     samples: Callable[[Op], int] = lambda _: 512,
     u: float = 2.0**-24,
     in_blocks: bool = False,
+    passing: frozenset[int] = frozenset(),
 ) -> Iterator[Replayed]:
     """Replays what the wanted values need of the reference graph, once, and yields each of them.
 
@@ -153,13 +154,14 @@ def sweep(
     `wanted`: ids of the values to be yielded; a wanted value is replayed from its inputs, then given to its readers.
     `u`: unit roundoff of the candidate's dtype, in which the noise of what is computed on the way is counted.
     `in_blocks`: large values whose op allows it come in pieces.
+    `passing`: values that are given to readers of their own step only (passing.py).
     """
     ops = _needed(graph, given, wanted)
     left: dict[int, int] = {}
     for op in ops:
         for read in op.reads:
             left[read.value] = left.get(read.value, 0) + 1
-    running = _Sweep(graph, executor, given, wanted, dtype, samples, u, in_blocks)
+    running = _Sweep(graph, executor, given, wanted, dtype, samples, u, in_blocks, passing)
     padding = Padding(graph, given)
     for op in ops:
         for replayed in running.execute(op):
@@ -168,10 +170,12 @@ def sweep(
         for written in op.writes:
             if written not in left:
                 running.known.pop(written, None)
+                running.later.pop(written, None)
         for read in op.reads:
             left[read.value] -= 1
             if left[read.value] <= 0:
                 running.known.pop(read.value, None)
+                running.later.pop(read.value, None)
 
 
 def _needed(graph: Graph, given: Callable[[Value], NDArray[Any] | None], wanted: frozenset[int]) -> list[Op]:
@@ -206,12 +210,14 @@ class _Sweep:
     samples: Callable[[Op], int]
     u: float
     in_blocks: bool = False
+    passing: frozenset[int] = frozenset()
+    later: dict[int, _Known] = field(default_factory=dict)  # what later steps are given in the place of a value
     known: dict[int, _Known] = field(default_factory=dict)
     orders: dict[str, float] = field(default_factory=dict)  # op's name → noise of its worst declared order
 
     def execute(self, op: Op) -> Iterator[Replayed]:
         """Runs one op in both precisions; its values are known afterwards."""
-        inputs = {r.value: k for r in op.reads if r.value >= 0 and (k := self._look_up(r.value)) is not None}
+        inputs = {r.value: k for r in op.reads if r.value >= 0 and (k := self._look_up(r.value, op.step)) is not None}
         exact = moves_only(op)
         shared = all(k.precise is k.twin for k in inputs.values())
         noise = max((k.noise for k in inputs.values()), default=0.0)
@@ -241,12 +247,31 @@ class _Sweep:
             own = self.given(value)
             if own is not None:
                 self.known[written] = _Known(own, own)
+                if written in self.passing and exact and not np.array_equal(own, precise[n]):
+                    self.later[written] = _Known(precise[n], twin[n])
             elif exact:
                 self.known[written] = _Known(precise[n], twin[n], noise, length, order)
             else:
                 made = _Known(precise[n], twin[n], _measured(precise[n], twin[n], self.u), length)
                 own_order = self._order(op, twin_inputs, made, written) if n == 0 else 1.0
                 self.known[written] = replace(made, order=max(order, own_order))
+
+        if exact and self.later.keys() & inputs.keys() - self._across(op):
+            self._hand_on(op, inputs)
+
+    def _across(self, op: Op) -> set[int]:
+        """What an op reads of earlier steps."""
+        return {r.value for r in op.reads if r.value >= 0 and self.graph.values[r.value].step != op.step}
+
+    def _hand_on(self, op: Op, inputs: Mapping[int, _Known]) -> None:
+        """What an op moves for later steps: it is of what these are given."""
+        for written, made in zip(
+            op.writes,
+            self.executor.run(op, {i: self.later.get(i, k).precise for i, k in inputs.items()}, self.dtype),
+            strict=True,
+        ):
+            if self.given(self.graph.values[written]) is None:
+                self.later[written] = _Known(made, made)
 
     def _pieces(self, op: Op, inputs: Mapping[int, NDArray[Any]]) -> Replayed | None:
         """A large value in blocks of rows; None where its op or its size does not ask for it."""
@@ -292,7 +317,9 @@ class _Sweep:
         with np.errstate(over="ignore"):  # a masked element's: it is not judged by size
             return scale if spread is None else np.asarray(scale + spread, np.float32)
 
-    def _look_up(self, value: int) -> _Known | None:
+    def _look_up(self, value: int, step: str) -> _Known | None:
+        if value in self.later and self.graph.values[value].step != step:
+            return self.later[value]
         if value not in self.known:
             array = self.given(self.graph.values[value])
             if array is None:

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from firstbad.errors import UsageError
-from firstbad.graph import Value
+from firstbad.graph import Op, Value
 from firstbad.hashing import hash_array
 from firstbad.lint import Finding
 from firstbad.precision import LOW
@@ -30,6 +30,7 @@ from firstbad.toolchain import build
 from firstbad.trace import Trace, TraceWriter
 
 from .allocations import allocated_again
+from .caches import LAYOUTS
 from .lifetimes import assign
 from .lint import lint as lint_plan
 from .plan import Plan
@@ -78,15 +79,31 @@ def plan_for(argument: str, prepared: Prepared, *, tokens: int | None = None, fu
 
 
 def _plan_of_language(argument: str, prepared: Prepared, tokens: int | None, *, further: bool) -> Plan:
-    if argument and argument not in STORED:
+    stored, layout = _options(argument)
+    if stored and stored not in STORED:
         chosen = load(Path(argument), further=further)
         if "encode" in chosen.steps:
             raise UsageError(f"the plan `{argument}` starts from sound, and the input is tokens: plan it anew")
         return chosen
     shapes = {name: array.shape for name, array in prepared.weights.items()}
     room = max(len(prepared.prompt), PROMPT_ROOM)
-    types = _types(argument, prepared)
-    return plan_causal(prepared.config, shapes, prompt=room, tokens=tokens or STEPS, types=types)
+    types = _types(stored, prepared)
+    return plan_causal(prepared.config, shapes, prompt=room, tokens=tokens or STEPS, types=types, cache=layout)
+
+
+def _options(argument: str) -> tuple[str, str]:
+    """`c:stored,cache=ring` in parts: how weights are stored, or a plan's file; how keys and values are kept."""
+    words = argument.split(",")
+    layouts = [word.removeprefix("cache=") for word in words if word.startswith("cache=")]
+    others = [word for word in words if not word.startswith("cache=")]
+    if not layouts:
+        return argument, "stream"
+    if len(layouts) > 1 or len(others) > 1 or layouts[0] not in LAYOUTS or not {*others} <= {*STORED}:
+        raise UsageError(
+            f"`c:{argument}` is nothing that the built-in C engine knows: c:cache=ring or c:cache=paged, and before it "
+            f"{', '.join(STORED)} with a comma"
+        )
+    return (others[0] if others else ""), layouts[0]
 
 
 def _types(argument: str, prepared: Prepared) -> dict[str, str]:
@@ -166,7 +183,19 @@ class _Writer(TraceWriter):
     blocks: Mapping[str, np.ndarray] = {}
     numbers: Mapping[str, np.ndarray] = {}
 
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.names: dict[int, str] = {}
+
+    def op(self, op: Op) -> None:
+        """Rows that are stored in a cache are said to be a part of what was made for it."""
+        if op.kind == "store_rows":
+            whole = next((self.names.get(read.value, "") for read in op.reads if read.slot == "x"), "")
+            op = dataclasses.replace(op, attrs={**op.attrs, "part_of": whole})
+        super().op(op)
+
     def value(self, v: Value, array: np.ndarray | None) -> Value:
+        self.names[v.id] = v.name
         if v.kind == "weight" and v.dtype == "uint8" and v.name in self.blocks:
             right = v.hash == hash_array(np.ascontiguousarray(self.blocks[v.name]))
             v = dataclasses.replace(v, hash=hash_array(self.numbers[v.name]) if right else v.hash)

@@ -6,6 +6,7 @@ And `Model`, one step under way, which the planner's parts share. Leaves out att
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from .builder import Builder
@@ -15,11 +16,19 @@ from .plan import Dim
 Shapes = Mapping[str, tuple[int, ...]]
 
 
+@dataclass(frozen=True)
+class Kept:
+    """How keys and values are kept, and positions of the whole run."""
+
+    layout: str  # see caches.py
+    positions: int
+
+
 class Model:
     """One step under way."""
 
-    def __init__(self, b: Builder, facts: Facts, weights: Shapes, t: Dim) -> None:
-        self.b, self.f, self.weights, self.t = b, facts, weights, t
+    def __init__(self, b: Builder, facts: Facts, weights: Shapes, t: Dim, kept: Kept) -> None:
+        self.b, self.f, self.weights, self.t, self.kept = b, facts, weights, t, kept
         self.cos = self.sin = ""
 
     def weight(self, name: str) -> tuple[str, tuple[int, ...]]:

@@ -159,6 +159,21 @@ def _sinks(x: Mapping[str, int], w: Mapping[str, Shape], y: Shape, _a: Mapping[s
     return x["x"] == math.prod(y) and math.prod(y) % (math.prod(w["sinks"]) * y[-1]) == 0
 
 
+def _stored_rows(x: Mapping[str, int], _w: Mapping[str, Shape], y: Shape, a: Mapping[str, float], _h: int) -> bool:
+    return x["x"] % y[-1] == 0 and _places(a, math.prod(y) // y[-1])
+
+
+def _loaded_rows(x: Mapping[str, int], _w: Mapping[str, Shape], y: Shape, a: Mapping[str, float], _h: int) -> bool:
+    row = math.prod(y) // y[-2]  # [1, G, n, K]
+    return x["x"] % row == 0 and _places(a, x["x"] // row)
+
+
+def _places(a: Mapping[str, float], slots: int) -> bool:
+    """Whether a cache of so many slots is written round, or in pages, within its bounds."""
+    page, wrap, shift = (int(a.get(key, default)) for key, default in (("page", 0), ("wrap", slots), ("shift", 0)))
+    return 0 < wrap <= slots and shift >= 0 and page >= 0 and (not page or slots % page == 0)
+
+
 KINDS: Mapping[str, Kind] = {
     "linear": Kind(("x",), ("weight", "bias"), _linear, optional=frozenset({"bias"})),
     "conv1d": Kind(("x",), ("weight", "bias"), _conv1d),
@@ -196,9 +211,14 @@ KINDS: Mapping[str, Kind] = {
     "expert_order": Kind(("ids",), (), _order, makes="int64"),
     "expert_linear": Kind(("x", "ids", "order"), ("weight", "bias"), _experts, optional=frozenset({"bias"})),
     "expert_sum": Kind(("x", "order", "factor"), (), _combined),
+    "store_rows": Kind(("x",), (), _stored_rows),
+    "load_rows": Kind(("x",), (), _loaded_rows),
 }
 LANGUAGE = frozenset(list(KINDS)[list(KINDS).index("linear_turned") :])
 """Kinds that no plan of Whisper has."""
+
+ROWS = frozenset({"store_rows", "load_rows"})
+"""Kinds that move rows of a cache whose slots are not in the order of positions."""
 
 NAIVE = frozenset({"linear", "conv1d", "attention_scores", "attention_mix"})
 

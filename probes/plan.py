@@ -71,6 +71,7 @@ class Step:
     limits: Mapping[str, int]
     tensors: Mapping[str, Tensor]
     ops: tuple[PlanOp, ...]
+    pages: tuple[int, ...] = ()  # of a paged cache: the place of each page, in order of positions
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +130,7 @@ def dumps(plan: Plan) -> str:
             f'  "{step.name}": {{',
             f'   "input": {json.dumps(step.input)}, "result": {json.dumps(step.result)},'
             f' "limits": {json.dumps(dict(step.limits))},',
+            *([f'   "pages": {json.dumps(step.pages)},'] if step.pages else []),
             _table("tensors", {t.name: _tensor_json(t) for t in step.tensors.values()}, "   ") + ",",
             '   "ops": [',
             ",\n".join("    " + json.dumps(_op_json(op)) for op in step.ops),

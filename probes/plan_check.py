@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from firstbad.errors import UsageError
 
-from .kinds import KINDS, NAIVE, is_further, kind_of
+from .kinds import KINDS, NAIVE, ROWS, is_further, kind_of
 from .plan import FORMAT, ITEM_BYTES, STEPS, VERSION, Plan, PlanOp, Step, Tensor, numbers, sizes_at
 
 TYPES = ("float16", "bfloat16", "Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q6_K", "MXFP4")
@@ -67,6 +67,7 @@ def check(plan: Plan, where: str, *, further: bool = False) -> None:
                 _check_place(plan, step, tensor, sizes, where)
             for op in step.ops:
                 _check_op(plan, step, op, sizes, where)
+                _check_pages(plan, step, op, sizes["n"], where)
 
 
 def _check_ends(step: Step, where: str) -> None:
@@ -142,6 +143,21 @@ def _check_op(plan: Plan, step: Step, op: PlanOp, sizes: Mapping[str, int], wher
         elements = ", ".join(f"{port} of {count}" for port, count in counts.items())
         raise UsageError(
             f"sizes do not fit in {at}: {elements or 'its weights'} elements for an output of {list(output.shape)}"
+        )
+
+
+def _check_pages(plan: Plan, step: Step, op: PlanOp, n: int, where: str) -> None:
+    """A table of pages has a place within the cache for each position."""
+    page = int(op.attrs.get("page", 0))
+    if op.kind not in ROWS or not page:
+        return
+    cache = plan.tensor(step.name, op.name if op.kind == "store_rows" else op.inputs["x"])
+    assert cache is not None  # the op was checked
+    slots = math.prod(int(d) for d in cache.shape[:-1]) if all(isinstance(d, int) for d in cache.shape) else 0
+    if not step.pages or len(step.pages) * page < n or max(step.pages) >= slots // page:
+        raise UsageError(
+            f"`pages` of {step.name} in `{where}` has no place for each of {n} positions in pages of {page} within the "
+            f"{slots} slots of `{cache.name}`: mend the table or plan it anew"
         )
 
 
@@ -232,6 +248,11 @@ class _Reader:
             self.fail(what, f"a list of 1 to {_MAX_RANK} sizes")
         return tuple(self.number(d, what, 1, 1 << 32) for d in data)
 
+    def pages(self, data: Any, what: str) -> tuple[int, ...]:
+        if not isinstance(data, list) or len(data) > 1 << 20:
+            self.fail(what, "a list of places")
+        return tuple(self.number(place, what, 0, 1 << 20) for place in data)
+
     def step(self, name: str, data: Any) -> Step:
         data = self.table(data, f"step `{name}`")
         limits = self.table(data.get("limits"), f"`limits` of {name}")
@@ -252,6 +273,7 @@ class _Reader:
             },
             tensors,
             tuple(self.op(op, f"op {i} of {name}") for i, op in enumerate(ops)),
+            self.pages(data.get("pages", []), f"`pages` of {name}"),
         )
         for what, tensor in (("input", step.input), ("result", step.result)):
             if tensor not in tensors:

@@ -9,17 +9,19 @@ lie (lifetimes.py), GPT-2's way of naming and storing things (planner_gpt2.py) a
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from . import planner_gpt2
+from firstbad.errors import UsageError
+
+from . import caches, planner_gpt2
 from .builder import Builder
 from .facts import Facts, facts_of
-from .feed_forward import Model, Shapes, experts, mlp
+from .feed_forward import Kept, Model, Shapes, experts, mlp
 from .lifetimes import assign
 from .plan import Dim, Plan, Step
 
-HEADS = (0, 2, 1, 3)
-"""[1, H, t, K] as it lies in memory: token by token."""
+HEADS = caches.HEADS
 
 
 def plan(
@@ -30,10 +32,14 @@ def plan(
     tokens: int,
     types: Mapping[str, str] | None = None,
     reuse: bool = True,
+    cache: str = "stream",
 ) -> Plan:
     """The plan for a model's config and the shapes of its weights: room for a prompt of so many tokens, and for so many
-    new ones. `types`: how weights are stored where not as float32; `reuse`: share buffers."""
+    new ones. `types`: how weights are stored where not as float32; `reuse`: share buffers; `cache`: where keys and
+    values are kept (caches.py)."""
     if config.get("model_type") == "gpt2":
+        if cache != "stream":
+            raise UsageError(f"the built-in C engine has no `cache={cache}` for GPT-2: leave it out")
         return assign(planner_gpt2.plan(config, weights, prompt=prompt, tokens=tokens), reuse=reuse)
     facts = facts_of(config, weights)
     positions = min(facts.positions, prompt + tokens)
@@ -41,17 +47,25 @@ def plan(
     limits = {"t": min(prompt, positions), "n": min(prompt, positions)}
     windows = {w for w in facts.windows if w}
     window = {"w": windows.pop()} if windows else {}
+    if cache == "ring" and not window:
+        raise UsageError("`cache=ring` is for models with a sliding window, and this one has none: leave it out")
+    kept = Kept(cache, positions)
     steps = (
-        _step(Builder("prefill", used, {**limits, **({"w": limits["n"]} if window else {})}), facts, weights, "t"),
-        _step(Builder("decode", used, {"t": 1, "n": positions, **window}), facts, weights, 1),
+        _step(
+            Builder("prefill", used, {**limits, **({"w": limits["n"]} if window else {})}), facts, weights, "t", kept
+        ),
+        _step(Builder("decode", used, {"t": 1, "n": positions, **window}), facts, weights, 1, kept),
     )
     stored = {name: kind for name, kind in (types or {}).items() if name in used}
     made = Plan(facts.heads, positions, {}, used, {step.name: step for step in steps}, stored)
+    if cache == "paged":
+        paged = {name: replace(step, pages=caches.table(made)) for name, step in made.steps.items()}
+        made = replace(made, steps=paged)
     return assign(made, reuse=reuse)
 
 
-def _step(b: Builder, f: Facts, weights: Shapes, t: Dim) -> Step:
-    m = Model(b, f, weights, t)
+def _step(b: Builder, f: Facts, weights: Shapes, t: Dim, kept: Kept) -> Step:
+    m = Model(b, f, weights, t, kept)
     ids = b.fed("input_ids", (1, t), "int64")
     table = f"{f.root}.embed_tokens"
     name = f"{table}.embedding" if f.embedding_scale else table
@@ -107,7 +121,7 @@ def _layer(m: Model, layer: str, x: str, i: int) -> str:
 def _attention(m: Model, path: str, x: str, i: int) -> str:
     b, f, t = m.b, m.f, m.t
     H, G, K = f.heads, f.key_heads, f.head
-    cache: dict[str, Any] = {"kept": True, "rows": True}
+    cache = caches.kept(m.kept.layout)
     fused = f"{path}.qkv_proj"
     if f"{fused}.weight" in m.weights:
         whole = m.linear(fused, x)
@@ -134,6 +148,21 @@ def _attention(m: Model, path: str, x: str, i: int) -> str:
     window = f.windows[i]
     heads: dict[str, float] = {"heads": H, "key_heads": G, **({"window": window} if window else {})}
     n: Dim = "w" if window else "n"
+    k, v = (
+        caches.seen(
+            b,
+            m.kept.layout,
+            path,
+            word,
+            rows,
+            b.next(path, "cat"),
+            heads=G,
+            K=K,
+            window=window,
+            room=m.kept.positions,
+        )
+        for word, rows in (("k", k), ("v", v))
+    )
     scores = (1, H, t, n)
     p = b.op("attention_scores", b.next(path, "matmul"), scores, {"q": q, "k": k}, attrs=heads)
     p = b.op("mul", b.next(path, "mul"), scores, {"x": p}, attrs={"factor": f.score_scale})
@@ -159,12 +188,12 @@ def _turn(m: Model, path: str, x: str, heads: int, **more: Any) -> str:
     f, b = m.f, m.b
     if f.rope_words == "four":
         b.next(path, "mul", "mul", "sub", "mul", "mul", "add")
-        name = b.next(path, "cat")
+        name = b.next(path, "cat")  # the halves are joined
     elif f.rope_words in ("pass", "pairs and pass"):  # the rest is joined to what was turned
         b.next(path, *(["cat"] if f.rope_words == "pass" else []), "mul", "mul", "add")
         name = b.next(path, "cat")
     else:
-        b.next(path, "mul", "mul")
+        b.next(path, *(["cat"] if f.rope_words == "halves" else []), "mul", "mul")
         name = b.next(path, "add")
     attrs = {"turned": f.turned, "pairs": int(f.pairs), "every": 2 if f.table_pairs else 1}
     ports = {"x": x, "cos": m.cos, "sin": m.sin}

@@ -63,7 +63,7 @@ def lower(plan: Plan, prepared: Prepared, *, max_tokens: int | None = None, pois
             f"step {name}",
             _tensor("input", step.tensors[step.input], buffers),
             _tensor("result", step.tensors[step.result], buffers),
-            f"{step.limits.get('w', plan.positions)} {len(step.ops)}",
+            f"{step.limits.get('w', plan.positions)} {_numbers('pages', step.pages)} {len(step.ops)}",
             *(_op(plan, step, op, buffers, weights) for op in step.ops),
         ]
     return "\n".join([*lines, "end", ""])

@@ -118,4 +118,8 @@ DECLARE_KERNEL(expert_linear, float *y, const float *x, const int64_t *ids, cons
 DECLARE_KERNEL(expert_sum, float *y, const float *x, const int64_t *order, const float *weights, int64_t T, int64_t S,
                int64_t D);
 
+/* rows next to each other in a cache: from x into it, or out of it into y */
+DECLARE_KERNEL(store_rows, float *cache, const float *x, int64_t slot, int64_t rows, int64_t row);
+DECLARE_KERNEL(load_rows, float *y, const float *cache, int64_t slot, int64_t rows, int64_t row);
+
 #endif

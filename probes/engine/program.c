@@ -137,6 +137,7 @@ Program read_program(const char *path) {
         s->input = tensor(file, &p);
         s->result = tensor(file, &p);
         s->window = number(file, 1, INT32_MAX);
+        s->page = numbers(file, "pages", &s->pages, 0, MOST);
         s->ops = (int)number(file, 0, MOST);
         s->op = room(s->ops, sizeof *s->op);
         for (int k = 0; k < s->ops; k++) s->op[k] = op(file, &p);

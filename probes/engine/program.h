@@ -47,6 +47,7 @@ typedef struct {
     char name[32];
     int ops;
     int64_t window; /* positions that a window shows, at most */
+    int64_t pages, *page; /* of a paged cache: the place of each page, in order of positions */
     Op *op;
     Tensor input, result; /* fed from outside; read by the engine when the step is over */
 } Step;

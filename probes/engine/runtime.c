@@ -116,7 +116,10 @@ void stop_runtime(Runtime *r) {
     Program *p = (Program *)(uintptr_t)r->program;
     FB_CLOSE();
     for (int i = 0; i < p->buffers; i++) free(r->buffers[i]);
-    for (int i = 0; i < p->steps; i++) free(p->step[i].op);
+    for (int i = 0; i < p->steps; i++) {
+        free(p->step[i].op);
+        free(p->step[i].page);
+    }
     free(r->buffers);
     free(p->buffer_bytes);
     free(p->weight);
@@ -141,7 +144,24 @@ static void trap(const Call *call) {
     for (;;) pause();
 }
 
+/* tells the probe which slots of a cache an op reads (or has written), in order of positions */
+static void tell_rows(const Call *c, const char *port, const char *name, const View *cache) {
+    Rows rows = rows_of(c);
+    int64_t slot;
+    for (int64_t at = 0, count; at < rows.count; at += count) {
+        count = run_of(c, &rows, at, &slot);
+        View v = *cache;
+        v.rank = 3;
+        v.dims[0] = 1, v.dims[1] = count, v.dims[2] = rows.row;
+        v.strides[2] = item_bytes[v.dtype], v.strides[1] = rows.row * v.strides[2], v.strides[0] = count * v.strides[1];
+        v.at += slot * v.strides[1];
+        if (*port) FB_READ_OF(port, name, v.at, v.dtype, v.rank, v.dims, v.strides);
+        else FB_WRITE(name, v.at, v.dtype, v.rank, v.dims, v.strides);
+    }
+}
+
 void run_step(Runtime *r, const Step *step, const char *name) {
+    r->step = step;
     r->w = r->n < step->window ? r->n : step->window;
     View fed = view_of(r, &step->input);
     FB_STEP(name);
@@ -153,21 +173,23 @@ void run_step(Runtime *r, const Step *step, const char *name) {
         memset(&call, 0, sizeof call);
         call.runtime = r;
         call.op = op;
+        View out = call.out = view_of(r, &op->out);
         FB_OP_AT(op->kind, op->name, kernel.file, kernel.line);
         for (int a = 0; a < op->attrs; a++) FB_ATTR(op->attr_key[a], op->attr_value[a]);
         for (int p = 0; p < op->inputs; p++) {
             View v = call.in[p] = view_of(r, &op->in[p]);
-            FB_READ_OF(op->in[p].port, op->in[p].name, v.at, v.dtype, v.rank, v.dims, v.strides);
+            if (is_rows(&call) == 2) tell_rows(&call, op->in[p].port, op->in[p].name, &v);
+            else FB_READ_OF(op->in[p].port, op->in[p].name, v.at, v.dtype, v.rank, v.dims, v.strides);
         }
         for (int p = 0; p < op->weights; p++) {
             View v = stored(call.weight[p] = weight_view(r, op->weight[p]));
             FB_READ_OF(op->weight_port[p], r->program->weight[op->weight[p]].name, v.at, v.dtype, v.rank, v.dims,
                        v.strides);
         }
-        View out = call.out = view_of(r, &op->out);
         trap(&call);
         kernel.run(&call);
-        FB_WRITE(op->out.name, out.at, out.dtype, out.rank, out.dims, out.strides);
+        if (is_rows(&call) == 1) tell_rows(&call, "", op->out.name, &out);
+        else FB_WRITE(op->out.name, out.at, out.dtype, out.rank, out.dims, out.strides);
         FB_OP_END();
     }
 }

@@ -13,6 +13,7 @@ typedef struct {
 
 typedef struct {
     const Program *program;
+    const Step *step; /* that runs */
     char **buffers;
     const float *weights; /* the mapped file */
     int64_t weights_bytes;
@@ -44,6 +45,15 @@ extern const KernelEntry extra_kernels[] __attribute__((weak));
 
 #define F(view) ((float *)(void *)(view).at)
 #define I(view) ((int64_t *)(void *)(view).at)
+
+/* cache.c: the rows of a cache that an op stores or loads, run by run of neighbouring slots */
+typedef struct {
+    int64_t row, slots, wrap, shift, page; /* row: elements of one; page: slots of one, 0: none */
+    int64_t first, count, skipped;         /* positions; skipped: rows of the input that no slot is left for */
+} Rows;
+int is_rows(const Call *call); /* 1: stores rows, 2: loads them, 0: neither */
+Rows rows_of(const Call *call);
+int64_t run_of(const Call *call, const Rows *rows, int64_t at, int64_t *slot);
 
 /* calls.c */
 void need(int fits, const Call *call); /* else the run ends before the kernel */
