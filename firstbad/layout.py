@@ -84,6 +84,12 @@ class Layout:
         return array.reshape(inner).transpose(np.argsort(self.axes)).reshape(-1)
 
     @property
+    def oddity(self) -> tuple[bool, bool, int]:
+        """The larger, the less likely an engine means it: another order, parts in turns, axes that change places."""
+        turned = sum(a > b for a, b in itertools.combinations(self.axes, 2))
+        return bool(self.order), bool(self.first), turned
+
+    @property
     def missing(self) -> NDArray[np.bool_] | None:
         """Rows that the engine did not compute, broadcastable to the reference's shape; None: it has all."""
         if not self.rows:
@@ -179,9 +185,13 @@ def _starts(n: int, wanted: int) -> list[int]:
 
 
 def distance(layout: Layout, array: NDArray[Any], reference: NDArray[Any], samples: int = SAMPLES) -> float:
-    """Relative distance of a candidate's array, read so, from the reference's, on a sample; NaN counts as far."""
+    """Relative distance of a candidate's array, read so, from the reference's, on a sample; NaN counts as far. Rows
+    that the engine did not compute are left out."""
     if reference.size == 0:
         return 0.0
+    if layout.rows:
+        computed = replace(layout, shape=(*layout.shape[:-2], len(layout.rows), layout.shape[-1]), rows=())
+        return distance(computed, array, reference[..., layout.rows, :], samples)
     at = np.unravel_index(_sample(reference.size, samples), reference.shape)
     own = np.asarray(layout.apply(array)[at], np.float64)
     wanted = np.asarray(reference[at], np.float64)
@@ -211,6 +221,23 @@ def best(
     return found if found is not None and found[1] <= near else None
 
 
+def one_row(mine: tuple[int, ...], theirs: tuple[int, ...]) -> Iterator[Layout]:
+    """Layouts of an array that is only the last row of the last axis but one, or only the first."""
+    if len(mine) < 2 or mine[-2] < 2 or math.prod(theirs) * mine[-2] != math.prod(mine):
+        return
+    for row in (mine[-2] - 1, 0):
+        for layout in by_shape((*mine[:-2], 1, mine[-1]), theirs):
+            yield replace(layout, shape=mine, rows=(row,))
+
+
+def best_row(
+    mine: tuple[int, ...], array: NDArray[Any], reference: NDArray[Any], *, near: float = NEAR
+) -> tuple[Layout, float] | None:
+    """The one row that agrees."""
+    found = ((layout, distance(layout, array, reference)) for layout in one_row(mine, array.shape))
+    return next((pair for pair in found if pair[1] <= near), None)
+
+
 def best_part(
     mine: tuple[int, ...], array: NDArray[Any], reference: NDArray[Any], *, near: float = NEAR
 ) -> tuple[Layout, float] | None:
@@ -223,20 +250,23 @@ def reordered(
     mine: tuple[int, ...], array: NDArray[Any], reference: NDArray[Any], *, near: float = NEAR
 ) -> tuple[Layout, float] | None:
     """The same rows (of some axis) in another order: each is looked up by its numbers."""
-    if units_dropped(mine) != units_dropped(array.shape) or reference.size == 0:
+    if reference.size == 0:
         return None
-    array = array.reshape(mine)
-    for along, n in enumerate(mine):
-        if not 1 < n <= ROWS:
+    for start in by_shape(mine, array.shape):
+        if start.oddity > Layout(mine, axes=(1, 0)).oddity:
             continue
-        own = np.moveaxis(array, along, 0).reshape(n, -1)
-        wanted = np.moveaxis(reference, along, 0).reshape(n, -1)
-        order = _matching_rows(np.asarray(own, np.float64), np.asarray(wanted, np.float64))
-        if order is not None:
-            layout = Layout(mine, order=order, along=along)
-            apart = distance(layout, array, reference)
-            if apart <= near:
-                return layout, apart
+        read = start.apply(array)
+        for along, n in enumerate(mine):
+            if not 1 < n <= ROWS:
+                continue
+            own = np.moveaxis(read, along, 0).reshape(n, -1)
+            wanted = np.moveaxis(reference, along, 0).reshape(n, -1)
+            order = _matching_rows(np.asarray(own, np.float64), np.asarray(wanted, np.float64))
+            if order is not None:
+                layout = replace(start, order=order, along=along)
+                apart = distance(layout, array, reference)
+                if apart <= near:
+                    return layout, apart
     return None
 
 

@@ -20,8 +20,9 @@ import numpy as np
 from firstbad.alignment import Arrays, How, Pair, bears, held
 from firstbad.graph import Graph, Op, Value
 from firstbad.joined import Join, cover, extended, join, put_together, side_by_side
-from firstbad.layout import NEAR, Layout, best, best_part, by_shape, distance, parts
+from firstbad.layout import NEAR, Layout, best, best_part, best_row, by_shape, distance, one_row, parts, reordered
 from firstbad.noise import ROUNDOFF
+from firstbad.relaid import FAR_BEHIND, relay
 from firstbad.replay import Executor, moves_only
 from firstbad.sketch import Sketch, contains, ordered, similar, sketch
 
@@ -33,9 +34,6 @@ PLACED = 40
 
 LAYOUTS, DEPTH = 6, 2
 """Layouts tried for a value that is wrong, and computed values looked at behind it."""
-
-FAR_BEHIND = 5
-"""Computed values looked at behind several that are wrong together: a score, its scale, its mask, its softmax."""
 
 PIECED = 200
 """Ways to put pieces together that are tried for one value: each costs a replay of what follows."""
@@ -64,12 +62,13 @@ class Matcher:
         candidate_array: Arrays,
         pairs: dict[int, Pair],
         taken: set[int],
+        joins: Iterable[Join] = (),
     ) -> None:
         self.reference = reference
         self.candidate = candidate
         self.reference_array = reference_array
         self._own_array = candidate_array
-        self.joins: dict[int, Join] = {}  # by the id of the whole
+        self.joins: dict[int, Join] = {one.value.id: one for one in joins}  # by the id of the whole
         self.pairs = pairs
         self.taken = taken
         self._sketches: dict[int, Sketch] = {}
@@ -102,7 +101,10 @@ class Matcher:
         """Against what follows from the candidate's own values; where that finds nothing, by place."""
         for _ in range(PLACED):
             self._predict(executor)
-            if not self.leftovers or not self._place(executor):
+            if self.leftovers and self._place(executor):
+                continue
+            wrong = self.leftovers or any(pair.how == "placed" for pair in self.pairs.values())
+            if not wrong or not relay(self, executor):
                 break
         self._loose = True  # an engine of another arithmetic: the nearest
         self._predict(executor)
@@ -173,10 +175,11 @@ class Matcher:
 
     def _copied(self, other: Value) -> bool:
         """Whether its partner only holds what another value is: moved, or added to a cache."""
-        partner = self.reference.values[self._partner[other.id]] if other.id in self._partner else None
-        if partner is None or partner.op < 0:
-            return False
-        return self._moves(partner) or "aten.cat" in self.reference.ops[partner.op].kind
+        return other.id in self._partner and self._caches(self.reference.values[self._partner[other.id]])
+
+    def _caches(self, value: Value) -> bool:
+        """Whether a value of the reference only holds what others are, each row of which is read."""
+        return value.op >= 0 and (self._moves(value) or "aten.cat" in self.reference.ops[value.op].kind)
 
     def _join(self, value: Value, pieces: Sequence[Value], layouts: Sequence[Layout], how: How) -> None:
         whole = join(self.candidate, value.shape, pieces, layouts)
@@ -194,7 +197,7 @@ class Matcher:
                 if tries > PIECED:
                     return False
                 known = {value.id: put_together(value.shape, [self.candidate_array(p) for p in pieces], layouts)}
-                if any(self._holds(i, known, pieces[0], executor) for i in self._next(value, FAR_BEHIND)):
+                if any(self.holds(i, known, pieces[0], executor) for i in self.behind(value, FAR_BEHIND)):
                     self._join(value, pieces, layouts, "placed")
                     return True
         return False
@@ -211,11 +214,15 @@ class Matcher:
                     yield pieces
 
     def _fit(self, value: Value, array: NDArray[Any], mine: Sketch, other: Value) -> tuple[Layout, float] | None:
+        own, near = self.candidate_array, self._near(other)
         if math.prod(value.shape) == math.prod(other.shape) and similar(mine, self._sketch(other)):
-            return best(value.shape, self.candidate_array(other), array, near=self._near(other))
+            fit = best(value.shape, own(other), array, near=near)
+            return fit or reordered(value.shape, own(other), array, near=near)
         if _holds_parts(value, other) and contains(self._ordered(other), mine, self._near(other)):
-            return best_part(value.shape, self.candidate_array(other), array, near=self._near(other))
-        return None
+            return best_part(value.shape, own(other), array, near=near)
+        if self._caches(value) or not self._sketch(other).telling:
+            return None
+        return best_row(value.shape, own(other), array, near=near)
 
     def _sketch(self, value: Value) -> Sketch:
         if value.id not in self._sketches:
@@ -305,35 +312,45 @@ class Matcher:
         """Pairs a reference value that must be wrong with a candidate value that can be it: one that gives, by the
         reference's next ops, what the candidate has next; or the only one at its place."""
         undecided: list[tuple[Value, list[Value]]] = []
+        return (
+            self._place_followed(executor, DEPTH, undecided)
+            or self._place_followed(executor, FAR_BEHIND, [])
+            or self._place_two(executor)
+            or self._place_alone(undecided)
+        )
+
+    def _place_followed(self, executor: Executor, depth: int, undecided: list[tuple[Value, list[Value]]]) -> bool:
+        """By what follows so far behind; in `undecided` are the others."""
         best: tuple[Value, Value, Layout] | None = None
         in_order = self._in_order()
+        pieces = depth == DEPTH
         for value in self.reference.values:
             if best is not None and value.step != best[0].step:
                 break
             if self._settled(value):
                 continue
             if self._explained(value):  # of several pieces one may be wrong and what reads the others right
-                if best is None and not self._explained(value, by=all) and self._place_pieces(value, executor):
+                in_part = pieces and best is None and not self._explained(value, by=all)
+                if in_part and self._place_pieces(value, executor):
                     return True
                 continue
             options = self._options(value)
             if best is not None:
                 options = [other for other in options if other.id < best[1].id]
-            found = self._followed(value, options, executor)
+            found = self._followed(value, options, executor, depth)
             if found is not None:
                 best = (value, *found)
                 if not in_order:
                     break
                 continue  # another layer's value has its own next too: the candidate's first is meant
-            if best is None and self._place_pieces(value, executor):
+            if pieces and best is None and self._place_pieces(value, executor):
                 return True
             whole = [other for other in options if by_shape(value.shape, other.shape)]
             if whole:
                 undecided.append((value, whole))
         if best is not None:
             self._pair(*self._latest(*best, executor), "placed")
-            return True
-        return self._place_two(executor) or self._place_alone(undecided)
+        return best is not None
 
     def _place_alone(self, undecided: list[tuple[Value, list[Value]]]) -> bool:
         """The first value that is open, where its place says which it is."""
@@ -353,7 +370,7 @@ class Matcher:
             sources = sorted((v for v in self._sources(op) if not self._settled(v)), key=lambda v: v.id)
             if len(sources) != 2 or any(self._explained(v) for v in sources):
                 continue
-            targets = self._next(sources[0], FAR_BEHIND)
+            targets = self.behind(sources[0], FAR_BEHIND)
             symmetric = sources[0].shape == sources[1].shape and op.kind.startswith(("aten.add.", "aten.mul."))
             readings = [
                 [(o, layout) for o in self._options(v) for layout in by_shape(v.shape, o.shape)[:2]] for v in sources
@@ -366,7 +383,7 @@ class Matcher:
                     sources[0].id: first.apply(self.candidate_array(a)),
                     sources[1].id: second.apply(self.candidate_array(b)),
                 }
-                if any(self._holds(i, known, a, executor) for i in targets):
+                if any(self.holds(i, known, a, executor) for i in targets):
                     for value, (other, layout) in zip(sources, two, strict=True):
                         self._pair(value, other, layout, "placed")
                     return True
@@ -407,6 +424,11 @@ class Matcher:
     def _layouts(self, value: Value, other: Value) -> list[Layout]:
         """How the other may be read as the value: as a whole, else as a part of it."""
         whole = by_shape(value.shape, other.shape)
+        if not whole and not self._caches(value):
+            last = (
+                value.shape[-2] - 1 if len(value.shape) > 1 else 0
+            )  # a first row has nothing before it: much would fit
+            whole = [one for one in one_row(value.shape, other.shape) if one.rows == (last,)]
         if whole or not self._fusable(value) or not _holds_parts(value, other):
             return whole[:LAYOUTS]
         return list(itertools.islice(parts(value.shape, other.shape), 2 * LAYOUTS))
@@ -416,7 +438,9 @@ class Matcher:
         kind = self.reference.ops[value.op].kind if value.op >= 0 else ""
         return any(word in kind for word in ("linear", "mm", "conv"))
 
-    def _followed(self, value: Value, options: list[Value], executor: Executor) -> tuple[Value, Layout] | None:
+    def _followed(
+        self, value: Value, options: list[Value], executor: Executor, depth: int
+    ) -> tuple[Value, Layout] | None:
         """The option from which the reference's next ops make what the candidate has next."""
         if self._in_order():
             mine, behind = _boundary(self.reference, value, lambda i: i in self.pairs), self._after(value)
@@ -425,14 +449,14 @@ class Matcher:
             array = self.candidate_array(other)
             for layout in self._layouts(value, other):
                 known = {value.id: layout.apply(array)}
-                if any(self._holds(i, known, other, executor) for i in self._next(value)):
+                if any(self.holds(i, known, other, executor) for i in self.behind(value, depth)):
                     return other, layout
         return None
 
     def _latest(self, value: Value, other: Value, layout: Layout, executor: Executor) -> tuple[Value, Value, Layout]:
         """The last reference value that the option can be: an op that masks what is masked already changes nothing."""
         own = layout.apply(self.candidate_array(other))
-        for i in self._next(value):
+        for i in self.behind(value):
             later = self.reference.values[i]
             if later.shape != value.shape or self._settled(later):
                 continue
@@ -441,7 +465,7 @@ class Matcher:
                 return self._latest(later, other, replace(layout, shape=later.shape), executor)
         return value, other, layout
 
-    def _next(self, value: Value, depth: int = DEPTH) -> list[int]:
+    def behind(self, value: Value, depth: int = DEPTH) -> list[int]:
         """The nearest computed values behind this one, and those behind them."""
         found: list[int] = []
         stack = [(value.id, 0)]
@@ -458,7 +482,7 @@ class Matcher:
                         stack.append((written, gone + computed))
         return found
 
-    def _holds(self, target: int, known: dict[int, NDArray[Any]], option: Value, executor: Executor) -> bool:
+    def holds(self, target: int, known: dict[int, NDArray[Any]], option: Value, executor: Executor) -> bool:
         """Whether the candidate has the target's value as it follows from what is assumed in `known`."""
         array = self._evaluate(target, known, executor)
         if array is None or not np.issubdtype(array.dtype, np.floating):

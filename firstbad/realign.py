@@ -6,16 +6,22 @@ Each is measured as the first was. What relabel.py finds is what may be tried; h
 from __future__ import annotations
 
 from collections.abc import Callable, Container
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from firstbad.alignment import Alignment
 from firstbad.local import Local
-from firstbad.relabel import believed, relabelled, suspects, unnamed, unproved, without_misplaced
+from firstbad.matching import Matcher
+from firstbad.relabel import believed, misread, relabelled, suspects, unnamed, unproved, without_misplaced
+from firstbad.relaid import relay
 from firstbad.replay import Executor
 
 if TYPE_CHECKING:
     from firstbad.trace import Trace
+
+
+RELAID = 8
+"""Values that are given another layout, at most: what is wrong in one layer may be so in each."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +60,8 @@ def realigned(
             found = whole
         else:
             found = _moved(first, again, reference, measured)
+    if found.blamed:
+        found = _relaid(found, reference, measured)
     rest = without_misplaced(found.alignment, found.local, reference.graph) if found.blamed else None
     if rest is not None:
         other = measured(rest)
@@ -71,3 +79,21 @@ def _moved(first: Measured, again: Alignment, reference: Trace, measured: Callab
             return first
         other = measured(without)
     return other if other.blamed < first.blamed else first
+
+
+def _relaid(found: Measured, reference: Trace, measured: Callable[[Alignment], Measured]) -> Measured:
+    """With values in the layout that what reads them wrongly makes right: then it is they that are wrong."""
+    alignment, own = found.alignment, found.candidate
+    doubted = misread(alignment, found.local, reference.graph)
+    taken = {pair.candidate.id for pair in alignment.pairs}
+    matcher = Matcher(
+        reference.graph, own.graph, reference.array, own.array, dict(alignment.by_reference), taken, alignment.joins
+    )
+    done = 0
+    while doubted and done < RELAID and relay(matcher, found.executor, doubted):
+        done += 1
+    if not done:
+        return found
+    pairs = tuple(matcher.pairs[i] for i in sorted(matcher.pairs))
+    other = measured(replace(alignment, pairs=pairs, joins=tuple(matcher.joins.values())))
+    return other if other.blamed <= found.blamed else found

@@ -83,10 +83,11 @@ def unnamed(was: Mapping[int, Pair], aligned: Callable[[Container[int]], Alignme
     """The alignment in which the names of the suspects say nothing: where many lie, also what has a name that means
     nothing may be one of them."""
     found = aligned(was.keys())
-    pairs = (
-        replace(p, how="relabelled") if p.candidate.id in was and p.reference != was[p.candidate.id].reference else p
+    moved = (
+        p.candidate.id in was and (p.reference, bool(p.layout.order)) != (was[p.candidate.id].reference, False)
         for p in found.pairs
     )
+    pairs = (replace(p, how="relabelled") if lied else p for p, lied in zip(found.pairs, moved, strict=True))
     return replace(found, pairs=tuple(pairs))
 
 
@@ -173,6 +174,12 @@ def without_misplaced(alignment: Alignment, local: Local, graph: Graph) -> Align
     )
 
 
+def misread(alignment: Alignment, local: Local, graph: Graph) -> set[int]:
+    """Reference ids of values that are right, but not what is made of them next."""
+    bad = {j.pair.reference.id for j in local.values if j.bad}
+    return {p.reference.id for p in alignment.pairs if p.reference.id not in bad and _misread(p, bad, alignment, graph)}
+
+
 def _misread(pair: Pair, bad: Container[int], alignment: Alignment, graph: Graph) -> bool:
     """Whether the next value that is compared behind this one is wrong too."""
     stack, seen = [pair.reference.id], {pair.reference.id}
@@ -199,6 +206,9 @@ def words(alignment: Alignment) -> list[str]:
             f"misaligned, not wrong: the candidate's {first.candidate.name} is in another order "
             f"({first.layout.words or 'other strides'}){_more(order)}"
         )
+    kept = [p for p in alignment.pairs if p.layout.order and p.how in ("content", "predicted", "placed")]
+    if kept:
+        said.append(f"{kept[0].candidate.name} is kept in another order ({kept[0].layout.words}){_more(kept)}")
     kinds = Counter(_difference(p.candidate.name, p.reference.name) for p in names)
     for kind, _ in kinds.most_common(3):
         many = [p for p in names if _difference(p.candidate.name, p.reference.name) == kind]

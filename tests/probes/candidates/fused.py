@@ -61,6 +61,9 @@ def llama(given: Given, fault: str = "", rename: Rename = str) -> list[int]:
 
             h = tap("n1", rms(x, w[f"{p}input_layernorm.weight"]))
             qkv = tap("qkv", (x if fault == "wire" and i == 1 else h) @ qkv_w[i]).reshape(len(ids), -1, K)
+            if fault == "split" and i == 0:  # as if key and value stood side by side in each group
+                pairs = qkv[:, H:].reshape(len(ids), G, 2, K).transpose(0, 2, 1, 3)
+                qkv = np.concatenate([qkv[:, :H], pairs.reshape(len(ids), 2 * G, K)], 1)
             q, k = tap("q", rope(qkv[:, :H], at)), tap("k", rope(qkv[:, H : H + G], at))
             keys[i, :, start:n], values[i, :, start:n] = k.transpose(1, 0, 2), qkv[:, H + G :].transpose(1, 0, 2)
             s = np.einsum("thk,hnk->htn", q, np.repeat(keys[i, :, :n], H // G, 0)) * f32(K**-0.5)
@@ -131,7 +134,13 @@ def gpt2(given: Given, fault: str = "", rename: Rename = str) -> list[int]:
                 return firstbad.tap(rename(f"b{i}.{name}"), a)
 
             h = tap("n1", norm(x, f"{p}ln_1"))
-            q, k, v = linear(h, f"{p}attn.c_attn").reshape(T, 3, H, K).transpose(1, 2, 0, 3)
+            qkv = linear(h, f"{p}attn.c_attn")
+            if fault in ("turns", "unturned"):  # kept so: the three side by side in each head; that is no fault
+                qkv = tap("qkv", qkv.reshape(T, 3, H, K).transpose(0, 2, 1, 3).reshape(T, -1))
+            if fault == "turns" or (fault == "unturned" and i) or (fault == "split" and i == 0):
+                q, k, v = qkv.reshape(T, H, 3, K).transpose(2, 1, 0, 3)
+            else:
+                q, k, v = qkv.reshape(T, 3, H, K).transpose(1, 2, 0, 3)
             if fault == "query":
                 q = q[:, ::-1]  # its rows turned round
             q, k, v = tap("q", q), tap("k", k), tap("v", v)
