@@ -1,7 +1,8 @@
 """C-Kernel-Engine's dumps: CKDMP streams, tensor manifests, exports of hidden states and of the key-value cache.
 
 Most of them are flat arrays without a shape: the alignment finds it. The name of a layer's value is `layer.N.NAME`. The
-token that a CKDMP record belongs to says the step: the first is the model's first step, the n-th after it `decode.n-1`.
+token that a CKDMP record belongs to says the step. It is the position: 0 for a whole prompt, then the prompt's length,
+and so on; so the first there is the model's first step, the n-th after it `decode.n-1`.
 Leaves out call IR and memory layouts.
 """
 
@@ -49,7 +50,8 @@ def read(folder: Path, taken: frozenset[Path]) -> Iterator[Dumped]:
 def _stream(path: Path) -> Iterator[Dumped]:
     """Records one after the other: header, numbers."""
     data = path.read_bytes()
-    at, first = 0, None
+    at = 0
+    tokens: list[int] = []
     while at < len(data):
         if len(data) - at < HEADER.size:
             raise cut(path, f"the header at byte {at} is cut short")
@@ -66,8 +68,10 @@ def _stream(path: Path) -> Iterator[Dumped]:
         if int(np.prod(sizes, dtype=np.int64)) == count:
             array = array.reshape(sizes)
         name = op.split(b"\0")[0].decode("utf-8", "replace")
-        first = token if first is None else first
-        step = f"decode.{token - first - 1}" if token > first else ""
+        if token not in tokens:
+            tokens.append(token)
+        n = tokens.index(token)
+        step = f"decode.{n - 1}" if n else ""
         yield Dumped(f"layer.{layer}.{name}" if layer >= 0 else name, array, path, step=step)
 
 
