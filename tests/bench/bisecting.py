@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import fnmatch
 import json
+import math
 import statistics
 import sys
 import tempfile
@@ -31,6 +32,7 @@ from firstbad.alignment import align  # noqa: E402 - after the path
 from firstbad.bisect import Both  # noqa: E402 - after the path
 from firstbad.bisection import Search, bisect  # noqa: E402 - after the path
 from firstbad.cuts import nbytes  # noqa: E402 - after the path
+from firstbad.halving import halve  # noqa: E402 - after the path
 from firstbad.local import measure  # noqa: E402 - after the path
 from firstbad.precision import as_candidate  # noqa: E402 - after the path
 from firstbad.probes import c  # noqa: E402 - after the path
@@ -112,7 +114,10 @@ def entries(only: str, every: int) -> Iterator[Mapping[str, Any]]:
     singles = [
         e
         for e in json.loads((ZOO / "faults.json").read_text("utf-8"))
-        if e.get("group", "single") == "single" and e.get("engine", "c") == "c" and fnmatch.fnmatch(e["id"], only)
+        if e.get("group", "single") == "single"
+        and e.get("engine", "c") == "c"
+        and "on" not in e  # of another model
+        and fnmatch.fnmatch(e["id"], only)
     ]
     yield from singles[::every]
 
@@ -173,6 +178,34 @@ def rows(quick: bool = False) -> Iterator[tuple[str, float, str, str]]:
     }
     found = summary(measured("micro", "*", 40 if quick else 12, lambda _: None))
     yield from ((f"bisect: {name}", float(figure), "", goals.get(name, "")) for name, figure in found.items())
+    yield from of_a_thousand()
+
+
+def of_a_thousand() -> Iterator[tuple[str, float, str, str]]:
+    """The graph of a thousand ops and the planted faults of the tests: by a budget of bytes, and a value a run."""
+    sys.path.insert(0, str(ROOT))
+    from tests.firstbad import test_bisection as tests
+
+    bench = tests.Bench(tests.Deep())
+    ops = sum(v.kind == "value" for v in bench.outline().values)
+    yield "bisect: values of the deep graph", float(ops), "", ""
+    most = {"a budget of 2 % of the bytes": (0, 0.0), "one value a run": (0, 0.0)}
+    right = 0
+    for block, kind in tests.PLACES:
+        name, bench.fault = tests.fault_of(block, kind)
+        for way, share, search in (
+            ("a budget of 2 % of the bytes", 0.02, bisect),
+            ("one value a run", None, halve),
+        ):
+            with tempfile.TemporaryDirectory() as folder:
+                state = tests.search(bench, Path(folder), share)
+                right += [j.name for j in search(state)] == [name]
+                most[way] = max(most[way][0], len(state.runs)), max(most[way][1], state.bytes / state.full_bytes)
+    yield "bisect: faults of the deep graph that both ways name", right / 2 / len(tests.PLACES), "", ">= 1"
+    for way, (runs, share) in most.items():
+        goal = 4 if "budget" in way else math.log2(ops) + 3
+        yield f"bisect: most runs with {way}", float(runs), "", f"<= {goal:.3g}"
+        yield f"bisect: most bytes of all runs with {way}", share, "of a full capture", ""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -187,7 +187,15 @@ def test_a_stopped_search_goes_on_with_its_finished_runs(deep: Bench, tmp_path: 
     whole = search(deep, tmp_path / "whole", 0.02)
     (tmp_path / "whole").mkdir()
     (tmp_path / "stopped").mkdir()
+    said: list[str] = []
+    whole.tell = said.append
     bisect(whole)
+    told = [line.split() for line in said if line.startswith(("run ", "about "))]
+    runs = [int(words[1].rstrip(":")) for words in told if words[0] == "run"]
+    assert runs == list(range(1, len(whole.runs) + 1))
+    left = [int(words[1]) for words in told if words[0] == "about"]  # said before each run but the first
+    assert all(abs(guess - (len(runs) - n)) <= 1 for n, guess in enumerate(left, 1)), (left, runs)
+    assert left == sorted(left, reverse=True)
 
     stopped = search(deep, tmp_path / "stopped", 0.02)
     run, stopped_after = stopped.run, 2
