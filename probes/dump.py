@@ -27,6 +27,7 @@ from . import (
     dump_cke,
     dump_npy,
     dump_onnx,
+    dump_onnx_db,
     dump_polygraphy,
     dump_raw,
     dump_safetensors,
@@ -44,6 +45,7 @@ IMPORTERS: tuple[ModuleType, ...] = (
     dump_safetensors,
     dump_torch,
     dump_onnx,
+    dump_onnx_db,
 )
 """In this order: one that knows what a folder's index means comes before those that read single files."""
 

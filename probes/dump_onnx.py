@@ -18,23 +18,24 @@ KNOWN = ".pb and .tensorproto"
 
 
 def read(folder: Path, taken: frozenset[Path]) -> Iterator[Dumped]:
-    found = list(files(folder, ".pb", ".tensorproto", without=taken))
-    if not found:
-        return
+    for path in files(folder, ".pb", ".tensorproto", without=taken):
+        yield tensor(path, path.read_bytes(), name_of(path, folder))
+
+
+def tensor(path: Path, data: bytes, name: str) -> Dumped:
+    """The tensor in a TensorProto's bytes; `name` where it has none of its own."""
     try:
         import onnx
         from onnx import numpy_helper
     except ImportError:
         raise UsageError("ONNX tensors need onnx: pip install 'firstbad[onnx]'") from None
-    for path in found:
-        proto = onnx.TensorProto()
-        try:
-            proto.ParseFromString(path.read_bytes())
-            array = np.asarray(numpy_helper.to_array(proto))
-        except Exception as error:  # protobuf and onnx have classes of their own for a spoilt file
-            raise cut(path, error) from None
-        if proto.data_type == onnx.TensorProto.UNDEFINED:
-            raise CompareError(f"`{path}` is no ONNX tensor: write the dump again")
-        low = proto.data_type == onnx.TensorProto.BFLOAT16
-        name = proto.name or name_of(path, folder)
-        yield Dumped(name, array.view(np.uint16) if low else array, path, "bfloat16" if low else "")
+    proto = onnx.TensorProto()
+    try:
+        proto.ParseFromString(data)
+        array = np.asarray(numpy_helper.to_array(proto))
+    except Exception as error:  # protobuf and onnx have classes of their own for a spoilt file
+        raise cut(path, error) from None
+    if proto.data_type == onnx.TensorProto.UNDEFINED:
+        raise CompareError(f"`{path}` is no ONNX tensor: write the dump again")
+    low = proto.data_type == onnx.TensorProto.BFLOAT16
+    return Dumped(proto.name or name, array.view(np.uint16) if low else array, path, "bfloat16" if low else "")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import re
+import sqlite3
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,11 +17,12 @@ import pytest
 
 from firstbad.comparison import compare
 from firstbad.errors import CompareError, UsageError
+from firstbad.probes import dump
 from firstbad.reference import causal, whisper
 from firstbad.result import Result
 from firstbad.run import CaptureOptions, ModelSpec, Prepared
 from firstbad.session import capture_candidate, capture_reference
-from firstbad.trace import open_trace
+from firstbad.trace import Trace, open_trace
 
 onnx = pytest.importorskip("onnx", reason="pip install 'firstbad[onnx]'")
 pytest.importorskip("onnxruntime", reason="pip install 'firstbad[onnx]'")
@@ -189,6 +192,79 @@ def test_what_cannot_be_run_is_one_line(
         capture_candidate(candidate, speech, tmp_path / "t.h5", OPTIONS)
     assert said in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def as_node_dump(trace: Trace, folder: Path, suffix: str) -> None:
+    """As ONNX Runtime's debug build does it (`core/framework/debug_node_inputs_outputs_utils.cc`): a TensorProto with
+    raw data for each output of a node, in a file of the tensor's name in which all but letters and digits is `_`."""
+    folder.mkdir()
+    for value in trace.graph.values:
+        if value.kind == "value" and trace.stored(value):
+            proto = onnx.numpy_helper.from_array(trace.array(value), value.name)
+            assert proto.HasField("raw_data")
+            file = re.sub("[^0-9A-Za-z]", "_", value.name) + suffix + ".tensorproto"
+            (folder / file).write_bytes(proto.SerializeToString())
+
+
+def as_database(trace: Trace, folder: Path) -> None:
+    """The same in the database that it writes instead, if asked to: weights and inputs have no producer."""
+    folder.mkdir()
+    with sqlite3.connect(folder / "execution-trace-pid7.db") as base:
+        columns = "Step int, Name text, Value TensorProto, DeviceType text, TracedProducer NodeArg, TracedConsumers"
+        base.execute(f"create table Tensors ({columns} NodeArgList, primary key (Step, Name))")
+        for value in trace.graph.values:
+            if trace.stored(value):
+                data = onnx.numpy_helper.from_array(trace.array(value), value.name).SerializeToString()
+                producer = "node:0" if value.kind == "value" else ""
+                row = (1, value.name, data, "CPU", producer, "")
+                base.execute("insert or ignore into Tensors values (?, ?, ?, ?, ?, ?)", row)
+    base.close()
+
+
+def test_a_database_of_nodes_matches_and_a_broken_one_is_one_line(
+    folder: Path, speech: Prepared, tmp_path: Path
+) -> None:
+    capture_candidate(f"onnx:{folder / 'encoder.onnx'}", speech, tmp_path / "run.h5", OPTIONS)
+    with open_trace(tmp_path / "run.h5") as trace:
+        as_database(trace, tmp_path / "dump")
+    capture_reference(whisper, speech, tmp_path / "reference.h5", OPTIONS, ())
+    dump.capture(str(tmp_path / "dump"), speech, tmp_path / "candidate.h5", OPTIONS)
+    with open_trace(tmp_path / "reference.h5") as reference, open_trace(tmp_path / "candidate.h5") as candidate:
+        result = compare(reference, candidate, whisper.executor(speech), budget=0).result
+    assert result.verdict == "match", result.first_bad
+    assert result.coverage.compared["encode"] >= 35
+    path = next((tmp_path / "dump").iterdir())
+    path.write_bytes(b"SQLite format 3, it says")
+    with pytest.raises(CompareError, match="cannot read") as error:
+        dump.capture(str(tmp_path / "dump"), speech, tmp_path / "candidate.h5", OPTIONS)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("suffix", ["", "_default_rank_0"])
+def test_a_node_dump_matches_and_a_wrong_node_in_it_is_named(
+    folder: Path, speech: Prepared, tmp_path: Path, suffix: str
+) -> None:
+    """No wheel that was looked at has the debug build; the values are those that ONNX Runtime computed, the files are made as it does."""
+    capture_candidate(f"onnx:{folder / 'encoder.onnx'}", speech, tmp_path / "run.h5", OPTIONS)
+    with open_trace(tmp_path / "run.h5") as trace:
+        as_node_dump(trace, tmp_path / "dump", suffix)
+    capture_reference(whisper, speech, tmp_path / "reference.h5", OPTIONS, ())
+
+    def compared() -> Result:
+        dump.capture(str(tmp_path / "dump"), speech, tmp_path / "candidate.h5", OPTIONS)
+        with open_trace(tmp_path / "reference.h5") as reference, open_trace(tmp_path / "candidate.h5") as candidate:
+            return compare(reference, candidate, whisper.executor(speech), budget=0).result
+
+    result = compared()
+    assert result.verdict == "match", result.first_bad
+    assert result.coverage.compared["encode"] >= 35
+    file = tmp_path / f"dump/last_hidden_state{suffix}.tensorproto"
+    proto = onnx.TensorProto.FromString(file.read_bytes())
+    wrong = onnx.numpy_helper.to_array(proto) * np.float32(1.01)
+    file.write_bytes(onnx.numpy_helper.from_array(wrong, proto.name).SerializeToString())
+    first = compared().first_bad
+    assert first is not None
+    assert first.value == "model.encoder.layer_norm"
 
 
 def test_a_node_with_a_body_is_refused(speech: Prepared, tmp_path: Path) -> None:
