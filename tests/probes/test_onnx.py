@@ -244,7 +244,7 @@ def test_a_database_of_nodes_matches_and_a_broken_one_is_one_line(
 def test_a_node_dump_matches_and_a_wrong_node_in_it_is_named(
     folder: Path, speech: Prepared, tmp_path: Path, suffix: str
 ) -> None:
-    """No wheel that was looked at has the debug build; the values are those that ONNX Runtime computed, the files are made as it does."""
+    """No wheel that was looked at has the debug build: its values, in files made as it makes them."""
     capture_candidate(f"onnx:{folder / 'encoder.onnx'}", speech, tmp_path / "run.h5", OPTIONS)
     with open_trace(tmp_path / "run.h5") as trace:
         as_node_dump(trace, tmp_path / "dump", suffix)
