@@ -3,11 +3,12 @@
 A candidate's op may carry `attrs["arithmetic"]`: reference value → for each of its op's inputs what it is rounded to
 before it is used, as [type, the reference's own factor, the engine's factor, what leads back]: the engine has not
 multiplied by the first yet and has by the second when it rounds; times the fourth, which may be left out, it is the
-reference's number again. (Engines split a factor, as the fourth root of K taken twice, and round each half to float32:
-the product is another number than the reference's, by a part of a rounding that all scores of a head have in common.)
-A product of float16 weights so rounds its activations, an attention its keys as they stand in a float16 cache. The
-rounding is exact, so what is left is noise of the accumulation. Leaves out values that are stored in a narrow type
-(precision.py) and what an engine declares (profile.py).
+reference's number again; a fifth and a sixth say where the blocks of such a type lie (Rounding). Engines split a
+factor, as the fourth root of K taken twice, and round each half to float32: the product is another number than the
+reference's, by a part of a rounding that all scores of a head have in common. A product of float16 weights so rounds
+its activations, an attention its keys as they stand in a float16 cache. The rounding is exact, so what is left is noise
+of the accumulation. Leaves out values that are stored in a narrow type (precision.py) and what an engine declares
+(profile.py).
 """
 
 from __future__ import annotations
@@ -35,17 +36,33 @@ class Rounding:
     own: float = 1.0
     factor: float = 1.0
     back: float = 0.0  # 0: what undoes the two
+    axis: int = -1  # along which the numbers of a block lie
+    pairs: int = (
+        0  # size of a head whose numbers the engine holds in the order of adjacent pairs; 0: in the reference's
+    )
 
     def apply(self, x: NDArray[Any]) -> NDArray[Any]:
         """Of x's own floating dtype; each step in float32, as the engine takes it."""
         scaled = np.asarray(x if self.own == 1 else np.asarray(x, np.float64) / self.own, np.float32)
         if self.factor != 1:
             scaled = scaled * np.float32(self.factor)
-        narrow = ROUNDINGS[self.type](scaled)
+        narrow = self._blocked(scaled) if self.axis != -1 or self.pairs else ROUNDINGS[self.type](scaled)
         wide = np.asarray(narrow, np.float64)
         if self.back or self.own != 1 or self.factor != 1:
             wide = wide * (self.back or self.own / float(np.float32(self.factor)))
         return wide.astype(x.dtype)
+
+    def _blocked(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Blocks are of neighbours in the engine's memory, which need not be neighbours here."""
+        rows = np.moveaxis(x, self.axis, -1)
+        K = self.pairs or rows.shape[-1]
+        if rows.shape[-1] % K:
+            return x
+        g = np.arange(rows.shape[-1])
+        order = g // K * K + g % K // 2 + g % 2 * (K // 2) if self.pairs else g
+        made = np.empty_like(rows)
+        made[..., order] = ROUNDINGS[self.type](np.ascontiguousarray(rows[..., order]))
+        return np.moveaxis(made, -1, self.axis)
 
 
 def _blocks(x: NDArray[np.float32], size: int) -> NDArray[np.float32] | None:
@@ -121,10 +138,12 @@ def _plan(candidate: Graph) -> Mapping[tuple[str, str], tuple[Rounding | None, .
 
 
 def _rounding(one: Any) -> Rounding | None:
-    if not isinstance(one, list | tuple) or len(one) not in (3, 4) or one[0] not in ROUNDINGS:
+    if not isinstance(one, list | tuple) or not 3 <= len(one) <= 6 or one[0] not in ROUNDINGS:
         return None
-    own, factor, back = float(one[1]), float(one[2]), float(one[3]) if len(one) == 4 else 0.0
-    return Rounding(one[0], own, factor, back) if own > 0 and factor > 0 and back >= 0 else None
+    own, factor, back, axis, pairs = [float(number) for number in (*one[1:], *(0, -1, 0)[len(one) - 3 :])]
+    made = Rounding(one[0], own, factor, back, int(axis), int(pairs))
+    fits = made.own > 0 and made.factor > 0 and made.back >= 0 and made.axis in (-1, -2) and made.pairs >= 0
+    return made if fits else None
 
 
 class _Recorded:

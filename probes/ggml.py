@@ -34,6 +34,10 @@ from .ggml_files import files_of
 from .ggml_sink import GgmlSink
 from .process import Ended, record, run_bare
 
+AGAIN = (
+    "the engine began anew after its first answer (another window of the sound, or another attempt): only the first is "
+    "compared"
+)
 _HERE = Path(__file__).parent
 FLAGS = ("-std=gnu11", "-O2", "-ldl")
 
@@ -65,7 +69,8 @@ def capture(argument: str, prepared: Prepared, trace_path: Path, options: Captur
             text = ended.recording.texts.get("text", "").strip() or prepared.text(tokens)
             version = ended.recording.texts.get("ggml.version", "")
             outputs = {"tokens": list(tokens), "text": text, "printed": ended.stdout, "ggml": version}
-            writer.outputs({**outputs, "weights": files.differ, "notes": list(files.differ.values())})
+            notes = [*files.differ.values(), *([AGAIN] if sink.again else [])]
+            writer.outputs({**outputs, "weights": files.differ, "notes": notes})
             writer.close(complete=not ended.death, death=ended.death)
     return RunOutput(tokens, text, not ended.death, ended.death, {"run": ended.seconds})
 
@@ -166,7 +171,25 @@ def _check(ended: Ended, sink: GgmlSink, command: list[str], prepared: Prepared)
         raise CompareError(f"`{command[0]}` computed no graph with a shared ggml: is it a program that uses ggml?")
     if sink.ids and sink.ids[0] != prepared.prompt:
         theirs = max(sink.ids, key=len) if prepared.family == "causal" else sink.ids[0]
+        if _in_parts(sink.ids, prepared.prompt):
+            raise CompareError(
+                f"the engine reads the prompt's {len(prepared.prompt)} tokens in parts of {len(theirs)}: give it "
+                f"batches (n_batch and n_ubatch) of at least {len(prepared.prompt)}"
+            )
         raise CompareError(_other_prompt(theirs, prepared))
+
+
+def _in_parts(fed: list[tuple[int, ...]], prompt: tuple[int, ...]) -> bool:
+    """Whether some of the graphs, one after the other, were fed the whole prompt."""
+    for first in range(len(fed)):
+        joined: tuple[int, ...] = ()
+        for ids in fed[first:]:
+            joined += ids
+            if joined == prompt:
+                return True
+            if joined != prompt[: len(joined)]:
+                break
+    return False
 
 
 def _other_prompt(theirs: tuple[int, ...], prepared: Prepared) -> str:
@@ -179,7 +202,7 @@ def _other_prompt(theirs: tuple[int, ...], prepared: Prepared) -> str:
     advice = (
         "give both the same ids (--tokens, {prompt}), or mend the tokenizer"
         if prepared.family == "causal"
-        else "ask it for the same task (no timestamps, the same language)"
+        else "ask it for the same task (no timestamps, the same language, no text before)"
     )
     return (
         f"the engine starts from the tokens {list(theirs)}, the reference from {list(ours)}; token {at} is the first "

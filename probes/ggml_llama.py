@@ -13,8 +13,13 @@ from dataclasses import replace
 
 import numpy as np
 
+from firstbad.errors import CompareError
+
 from .ggml_graph import GgmlGraph, Node, Source
 from .ggml_names import ROUNDED, TILED, Caches, Named, Namer, Rounding, _Origin
+
+CACHED = {"f16": "float16", "bf16": "bfloat16", "q8_0": "q8_0"}
+"""Types of a cache that round what is kept → to what."""
 
 ADJACENT = 0
 """Mode of a ROPE that turns numbers 2 j and 2 j + 1; others turn j and j + K/2, as transformers does."""
@@ -101,6 +106,8 @@ class LlamaNamer(Namer):
         else:
             return None
         both: list[Rounding | None] = [(to, 1.0, 1.0), (to, 1.0, 1.0)] if to else []
+        if not name.endswith("_1"):
+            both = [one for one in self._kept_keys(node.sources[1], a.type) if one]
         return replace(found, arithmetic={name: both} if both else {})
 
     def _positions(self, slots: int) -> int:
@@ -144,8 +151,20 @@ class LlamaNamer(Namer):
     def _set_rows(self, node: Node) -> Named | None:
         origin = self._origin(node.sources[0])
         target = self.graph.base(node.view) if node.view is not None else None
-        if origin is None or target is None or target.number >= 0:
+        if target is None or target.number >= 0:
             return None
+        if origin is None and node.type not in ("f32", "f16", "bf16"):
+            raise CompareError(
+                f"the engine turns what it keeps in a cache of type {node.type}, which is not modelled here: choose "
+                "f16 for keys and values"
+            )
+        if origin is None:
+            return None
+        if node.type != "f32" and node.type not in CACHED:
+            raise CompareError(
+                f"the engine keeps {origin.name} in a cache of type {node.type}, whose rounding is not modelled here: "
+                f"choose f32, {', '.join(CACHED)}"
+            )
         self.caches.kept[target.leaf] = _Origin(origin.name, type=node.type)
         self._origins[node.number] = self.caches.kept[target.leaf]
         index = self.graph.leaf(node.sources[1])
@@ -158,14 +177,29 @@ class LlamaNamer(Namer):
         q, k, v = (self._origin(source) for source in node.sources[:3])
         if q is None or k is None or v is None:
             return None
-        attention, to = q.name.rpartition(".")[0], ROUNDED.get(k.type)
-        few = node.ne[2] < TILED  # [V,H,t]
-        rounding: Rounding | None = (to, 1.0, 1.0) if to else None
+        attention = q.name.rpartition(".")[0]
+        few = node.ne[2] < TILED or k.type not in ("f16", "f32") or k.type != v.type  # [V,H,t]
         scores, out = f"{attention}.matmul", f"{attention}.matmul_1"
-        arithmetic = {scores: [rounding if few else None, rounding], out: [None, rounding]} if to else {}
+        of_query, of_key = self._kept_keys(node.sources[0], k.type)
+        arithmetic: dict[str, list[Rounding | None]] = {}
+        if of_key:
+            arithmetic[scores] = [of_query if few else None, of_key]
+        if v.type in CACHED:
+            arithmetic[out] = [None, (CACHED[v.type], 1.0, 1.0)]
         kept = node.sources[1].number
         keys = self.graph.nodes[kept].ne[1] if kept >= 0 else 0
         return Named(out, arithmetic=arithmetic, keys=keys, accumulates="float16" if few and v.type == "f16" else "")
+
+    def _kept_keys(self, query: Source, kind: str) -> tuple[Rounding | None, Rounding | None]:
+        """To what the query and the keys of a cache of that type are rounded; blocks are of the cache's rows."""
+        if kind not in CACHED:
+            return None, None
+        maker = self.named.get(self.graph.base(query).number)
+        pairs = maker.pairs if maker is not None and kind == "q8_0" else 0
+        to = CACHED[kind]
+        if kind != "q8_0":
+            return (to, 1.0, 1.0), (to, 1.0, 1.0)
+        return (to, 1.0, 1.0, 0.0, -1, pairs), (to, 1.0, 1.0, 0.0, -2, pairs)
 
     def _add(self, node: Node) -> Named | None:
         for slot in (1, 0):

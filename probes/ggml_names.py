@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from .ggml_graph import GgmlGraph, Node, Source
 
@@ -25,9 +26,10 @@ ROUNDED = {  # type of a product's first factor → what the second is rounded t
 TILED = 64
 """Queries from which ggml's fused attention works in tiles, in float32; with fewer it rounds q and each partial sum."""
 
-Rounding = tuple[str, float, float] | tuple[str, float, float, float]
-"""(type, factor of the reference that the engine has not, factor that the engine has before it rounds, what leads back
-to the reference's number: 0 or nothing: what undoes the two)."""
+Rounding = tuple[Any, ...]
+"""(type, factor of the reference that the engine has not, factor that the engine has before it rounds; and where it
+matters: what leads back to the reference's number, the axis of blocks, the size of a head in pairs); see
+firstbad/arithmetic.py."""
 
 
 @dataclass

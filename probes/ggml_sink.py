@@ -42,6 +42,7 @@ class GgmlSink:
     ) -> None:
         self.ids: list[tuple[int, ...]] = []
         self.graphs: list[GgmlGraph] = []
+        self.again = False  # the engine has begun anew: what comes now is no part of the run
         self._writer = writer
         self._prepared = prepared
         self._wanted = wanted
@@ -90,8 +91,9 @@ class GgmlSink:
             attrs["accumulates"] = named.accumulates
         if named.base:
             attrs["base"] = named.base
-        if named.alone:
-            attrs["alone"] = named.alone
+        alone = named.alone or ("computed after the first answer" if self.again else "")
+        if alone:
+            attrs["alone"] = alone
         layout = {"part": named.part, "rows": list(named.rows), "pairs": named.pairs}
         if any(layout.values()):
             attrs["layout"] = {word: said for word, said in layout.items() if said}
@@ -134,12 +136,24 @@ class GgmlSink:
         graph = parse(step, text, known)
         self.graphs.append(graph)
         fed = [leaf for leaf in graph.feeds if leaf.type == "i32" and _looked_up(graph, leaf.number, self._prepared)]
+        ids: tuple[int, ...] = ()
         if fed and fed[0].number in self._arrays:
             ids = tuple(int(i) for i in self._arrays[fed[0].number].reshape(-1))
+        if not self._causal and self.ids and ids in ((), self._prepared.prompt):  # another window, or another attempt
+            self.again = True
+        if self.again:
+            self._step = f"{TRIAL}.{graph.step}"
+        elif ids:
             if self._causal and ids == self._prepared.prompt:  # what ran before was a trial
                 self.tried += self.ids
                 self.ids, self._caches = [], Caches()
             self._step = f"decode.{len(self.ids) - 1}" if self.ids else "prefill"
+            begun = bool(self.ids) and self.ids[0] == self._prepared.prompt
+            if begun and len(ids) > 1 and ids != self._prepared.prompt:
+                raise CompareError(
+                    f"the engine goes on with {len(ids)} tokens at once after {len(self.ids)} steps: ask it for one "
+                    "answer of one sequence (no beam search, no several candidates, no drafts)"
+                )
             self.ids.append(ids)
             if self._causal and self.ids[0] != self._prepared.prompt:
                 self._step = f"{TRIAL}.{len(self.ids) - 1}"

@@ -1,6 +1,6 @@
 """Continue a prompt with stock llama.cpp from its wheel (xllamacpp), as any user of it would: greedy, on one thread.
 
-python complete.py MODEL.gguf 504,3575,282 --tokens 16 [--flash] [--context 256]
+python complete.py MODEL.gguf 504,3575,282 --tokens 16 [--flash] [--context 256] [--batch N] [--cache q8_0]
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=16)
     parser.add_argument("--context", type=int, default=256)
     parser.add_argument("--flash", action="store_true", help="with flash attention, off without")
+    parser.add_argument("--batch", type=int, default=0, help="tokens of a prompt that are read at once; 0: its own")
+    parser.add_argument("--cache", default="f16", help="type of what is kept (quantised: with --flash)")
     args = parser.parse_args()
 
     flash = xllamacpp.llama_flash_attn_type
@@ -28,6 +30,9 @@ def main() -> None:
     params.warmup = False
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
     params.flash_attn_type = flash.LLAMA_FLASH_ATTN_TYPE_ENABLED if args.flash else flash.LLAMA_FLASH_ATTN_TYPE_DISABLED
+    params.cache_type_k = params.cache_type_v = getattr(xllamacpp.ggml_type, f"GGML_TYPE_{args.cache.upper()}")
+    if args.batch:
+        params.n_batch = params.n_ubatch = args.batch
     params.verbosity = 0
     server = xllamacpp.Server(params)
     ids = [int(word) for word in args.prompt.split(",")]

@@ -176,6 +176,24 @@ def test_another_prompt_is_said_before_anything_is_blamed(tiny: Prepared, tmp_pa
         ggml.capture(command(), other, tmp_path / "candidate.h5", OPTIONS)
 
 
+@needs_wheel
+def test_several_sequences_at_once_are_refused(tiny: Prepared, tmp_path: Path) -> None:
+    with pytest.raises(CompareError, match=r"goes on with 3 tokens at once after 1 steps: .*no beam search"):
+        ggml.capture(command("--beam", "3"), tiny, tmp_path / "candidate.h5", OPTIONS)
+
+
+@needs_wheel
+def test_what_comes_after_the_first_answer_is_no_part_of_the_run(tiny: Prepared, runs: Runs, tmp_path: Path) -> None:
+    output = ggml.capture(command("--twice"), tiny, tmp_path / "candidate.h5", OPTIONS)
+    once = runs["plain"][1]
+    with open_trace(tmp_path / "candidate.h5") as trace:
+        kept = [(v.step, v.name) for v in trace.graph.values if v.dataset]
+        assert kept == [(v.step, v.name) for v in once.graph.values if v.dataset]
+        assert any("began anew" in note for note in trace.outputs["notes"])
+        assert lint_run(trace) == ()
+    assert output.tokens == runs["plain"][2].tokens
+
+
 def exchanged(weights: dict[str, np.ndarray]) -> None:
     for word in ("weight", "bias"):
         name = f"model.encoder.layers.1.self_attn.q_proj.{word}"

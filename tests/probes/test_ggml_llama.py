@@ -48,10 +48,10 @@ SIZES = {
 }
 
 
-def written(path: Path, quantised: str, kind: str = "llama", seed: int = 3) -> Path:
+def written(path: Path, quantised: str, kind: str = "llama", seed: int = 3, **sizes: int) -> Path:
     import transformers
 
-    config = transformers.AutoConfig.for_model(kind, **SIZES)
+    config = transformers.AutoConfig.for_model(kind, **{**SIZES, **sizes})
     torch.manual_seed(seed)
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.float32)
     for name, p in model.requires_grad_(False).named_parameters():
@@ -73,6 +73,35 @@ def compared(model: Path, folder: Path, *more: str, engine: Path | None = None, 
     capture_reference(causal, prepared, folder / "reference.h5", OPTIONS, output.tokens)  # type: ignore[arg-type]
     reference, candidate = open_trace(folder / "reference.h5"), open_trace(folder / "candidate.h5")
     return compare(reference, candidate, causal.executor(prepared), budget=budget)
+
+
+def test_a_cache_of_8_bits_is_replayed_exactly(tmp_path: Path) -> None:
+    """Heads of 96: a block of 32 holds a third of the pairs, which stand apart in the reference's order."""
+    model = written(tmp_path / "m.gguf", "", head_dim=96, num_attention_heads=2, num_key_value_heads=1)
+    result = compared(model, tmp_path, "--flash", "--cache", "q8_0").result
+    assert [f.value for f in result.faults] == []
+    assert result.verdict == "match"
+    assert max(result.values["times_noise"]) < 3
+
+
+def test_a_cache_whose_rounding_is_not_modelled_is_refused(model: Path, tmp_path: Path) -> None:
+    prepared = causal.prepare(ModelSpec(str(model), tokens=(PROMPT,)))
+    with pytest.raises(CompareError, match=r"in a cache of type q4_0, .* choose f32, f16, bf16, q8_0"):
+        ggml.capture(command("{model}", "--flash", "--cache", "q4_0"), prepared, tmp_path / "candidate.h5", OPTIONS)
+
+
+def test_a_cache_of_what_was_turned_is_refused(tmp_path: Path) -> None:
+    """Heads of 64: llama.cpp multiplies keys and values by a Hadamard matrix before it keeps them in 8 bits."""
+    model = written(tmp_path / "m.gguf", "", head_dim=64, num_attention_heads=2, num_key_value_heads=1)
+    prepared = causal.prepare(ModelSpec(str(model), tokens=(PROMPT,)))
+    with pytest.raises(CompareError, match=r"turns what it keeps in a cache of type q8_0, .* choose f16"):
+        ggml.capture(command("{model}", "--flash", "--cache", "q8_0"), prepared, tmp_path / "candidate.h5", OPTIONS)
+
+
+def test_a_prompt_that_is_read_in_parts_is_told(model: Path, tmp_path: Path) -> None:
+    prepared = causal.prepare(ModelSpec(str(model), tokens=(PROMPT,)))
+    with pytest.raises(CompareError, match=r"5 tokens in parts of 3: .* n_ubatch\) of at least 5"):
+        ggml.capture(command("{model}", "--batch", "3"), prepared, tmp_path / "candidate.h5", OPTIONS)
 
 
 def command(model: Path | str, *more: str) -> str:
