@@ -145,7 +145,7 @@ def _casts(reference: Graph, candidate: Graph, alignment: Alignment) -> dict[int
             if origin in source and (cast or moves_only(op)):
                 source[made.id] = source[origin]
             elif cast and made.dtype in LOW and op.attrs.get("rounds"):
-                source[made.id] = (_moved_from(candidate, origin), made.dtype)
+                source[made.id] = (_moved_from(candidate, origin, alignment.by_candidate), made.dtype)
     if not source:
         return {}
     found: dict[int, dict[int, str]] = {}

@@ -74,6 +74,7 @@ class CaptureOptions:
     before: tuple[tuple[int, ...], ...] = ()  # prompts of other requests, run first by the same engine (see BEFORE)
     hash_only: bool = False  # of every value its hash and a sketch are kept, and no array
     stop: tuple[str, ...] = ()  # patterns: the run may end once such a value was written
+    dither: str = ""  # a dtype: the last bit that a weight has in it is drawn anew (dither.py); the caller sees to it
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ Leaves out values that only one of two runs has.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,10 +16,23 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from firstbad.dither import DROPPED, dithered
 from firstbad.errors import CompareError, UsageError
 from firstbad.rooms import load
 from firstbad.run import CaptureOptions, Prepared
-from firstbad.same_rows import Differs, Held, Rows, equal
+from firstbad.same_rows import (
+    Differs,
+    Held,
+    Noise,
+    Rows,
+    alike,
+    chosen,
+    equal,
+    limit_of,
+    noise_of,
+    row_errors,
+    token_axis,
+)
 from firstbad.trace import Trace, open_trace
 
 if TYPE_CHECKING:
@@ -42,6 +55,8 @@ class Check:
     first: Differs | None = None
     impossible: str = ""  # why it could not be made
     detail: str = ""
+    margin: float = 0.0  # of the value that came nearest to its limit, which is 1
+    notes: tuple[str, ...] = ()
 
 
 class _SkipError(Exception):
@@ -59,7 +74,7 @@ class Bench:
     stack: ExitStack
     tell: Callable[[str], None]
     count: int = 0
-    kept: dict[Any, Trace] = field(default_factory=dict)
+    kept: dict[Any, Any] = field(default_factory=dict)
 
     @property
     def adapter(self) -> Any:
@@ -73,8 +88,11 @@ class Bench:
         given = self.prepared
         if inputs is not None:
             prompt = tuple(int(i) for i in inputs["input_ids"][0])
-            given = replace(given, inputs=inputs, prompt=prompt, eos=-1)
+            sound = "input_features" in given.inputs  # its tokens are the prompt alone
+            given = replace(given, inputs=given.inputs if sound else inputs, prompt=prompt, eos=-1)
         how = replace(self.options, max_tokens=tokens, **wishes)
+        if how.dither:
+            given = dithered(given, how.dither)
         argument = self.candidate.partition(":")[2]
         output = self.adapter.capture(argument, given, path, how)
         if not output.complete:
@@ -87,21 +105,60 @@ class Bench:
             raise _SkipError("needs one prompt of a language model")
         return [int(i) for i in ids[0]]
 
+    def heard(self) -> list[int]:
+        """The prompt of a language model, or what Whisper's decoder begins with."""
+        return list(self.prepared.prompt) if self.prepared.family == "whisper" else self.prompt()
+
     def base(self) -> Trace:
         """The user's input, with a few steps."""
         if "base" not in self.kept:
             self.kept["base"] = self.run(tokens=STEPS)
-        return self.kept["base"]
+        base: Trace = self.kept["base"]
+        return base
 
     def prefill(self, ids: list[int]) -> Trace:
         key = tuple(ids)
         if key not in self.kept:
-            self.kept[key] = self.run({"input_ids": np.array([ids], np.int64)})
-        return self.kept[key]
+            self.kept[key] = self.run(_prompt(ids))
+        trace: Trace = self.kept[key]
+        return trace
 
     @property
     def first_step(self) -> str:
-        return self.base().graph.steps[0]
+        steps = self.base().graph.steps
+        return "prefill" if "prefill" in steps else steps[0]
+
+    def continued(self) -> tuple[list[int], list[str]]:
+        """The prompt with the tokens that were chosen, and the steps that read these one by one."""
+        base = self.base()
+        tokens = [int(t) for t in base.outputs.get("tokens", [])]
+        steps = [s for s in base.graph.steps if s.startswith("decode.")]
+        if not steps or len(tokens) < len(steps):
+            raise _SkipError("the candidate tells no tokens, or takes no steps")
+        return [*self.heard(), *tokens[: len(steps)]], steps
+
+    def noise(self, ids: list[int]) -> Noise | None:
+        """What rounding makes of each value, measured on this very prompt (other tokens lose other digits); None where
+        it cannot be: an engine that reads weights of its own."""
+        key = ("noise", tuple(ids))
+        if key not in self.kept:
+            plain = self.prefill(ids)
+            floats = [v.dtype for v in plain.graph.values if v.op >= 0 and v.dtype in DROPPED]
+            moved = self.run(_prompt(ids), dither=max(set(floats), key=floats.count))
+            found = noise_of(plain, moved, self.first_step, len(ids))
+            self.kept[key] = found if any(found.values()) else None
+        noise: Noise | None = self.kept[key]
+        return noise
+
+    def ladder(self) -> tuple[list[int], list[int]]:
+        """Lengths around tiles and windows, and a prompt that is longer than all of them."""
+        ids, config = self.prompt(), self.prepared.config
+        window = config.get("sliding_window")
+        around = [window - 1, window, window + 1] if isinstance(window, int) and 2 < window < 64 else []
+        lengths = sorted({*TILES, *around})
+        most = int(config.get("max_position_embeddings", 0) or 1 << 30)
+        longest = min(lengths[-1] + 1, most)
+        return [n for n in lengths if n < longest], (ids * (longest // len(ids) + 1))[:longest]
 
 
 def selfcheck(
@@ -111,13 +168,16 @@ def selfcheck(
     options: CaptureOptions,
     *,
     repeats: int = 3,
+    only: Collection[str] = (),
     tell: Callable[[str], None] = lambda _: None,
 ) -> list[Check]:
-    """Every check in order; one that cannot be made says why."""
+    """Every check in order (`only`: of these names); one that cannot be made says why."""
     made = []
     with ExitStack() as stack:
         bench = Bench(candidate, prepared, folder, options, stack, tell)
         for name, basis, check in _checks(repeats):
+            if only and name not in only:
+                continue
             tell(name)
             try:
                 found = list(check(bench))
@@ -131,7 +191,9 @@ def selfcheck(
             compared = sum(held.compared for held, _ in found)
             first = bad[0].first if bad[0] else None
             none = "" if compared else "no value of both runs could be laid beside each other"
-            made.append(Check(name, basis, compared, first, none, bad[1]))
+            margin = max((held.margin for held, _ in found), default=0.0)
+            notes = tuple(dict.fromkeys(held.note for held, _ in found if held.note))
+            made.append(Check(name, basis, compared, first, none, bad[1], margin, notes))
     return made
 
 
@@ -149,6 +211,10 @@ def _checks(repeats: int) -> list[tuple[str, str, Callable[[Bench], Iterator[tup
     ]
 
 
+def _prompt(ids: list[int]) -> dict[str, np.ndarray]:
+    return {"input_ids": np.array([ids], np.int64)}
+
+
 def _same(trace: Trace) -> dict[str, tuple[str, Rows | None]]:
     return {step: (step, None) for step in trace.graph.steps}
 
@@ -156,53 +222,62 @@ def _same(trace: Trace) -> dict[str, tuple[str, Rows | None]]:
 def _repeated(bench: Bench, repeats: int) -> Iterator[tuple[Held, str]]:
     base = bench.base()
     for n in range(1, max(2, repeats)):
-        yield equal(base, bench.run(tokens=STEPS), _same(base), exact=True), f"run {n + 1} against the first"
+        yield equal(base, bench.run(tokens=STEPS), _same(base)), f"run {n + 1} against the first"
 
 
 def _causal(bench: Bench) -> Iterator[tuple[Held, str]]:
-    ids = bench.prompt()
+    ids = bench.continued()[0] if bench.prepared.family == "whisper" else bench.prompt()
     for at in sorted({len(ids) - 1, len(ids) // 2} - {0}):
         other = [*ids[:at], *(_another(bench, i) for i in ids[at:])]
-        held = _rows_alike(bench.prefill(ids), bench.prefill(other), bench.first_step, range(at), len(ids))
+        held = _rows_alike(bench, ids, bench.prefill(ids), bench.prefill(other), range(at), len(ids))
         yield held, f"the tokens from {at} on changed, rows before them"
 
 
 def _rows_alike(
-    a: Trace, b: Trace, step: str, rows: range, total: int, pick: Callable[[Value], bool] = lambda _: True
+    bench: Bench,
+    ids: list[int],
+    a: Trace,
+    b: Trace,
+    rows: range,
+    total: int,
+    pick: Callable[[Value], bool] = lambda _: True,
 ) -> Held:
-    """Rows of two runs of the same shape, bit by bit."""
-    count = 0
+    """Rows of two runs of the same shape, bit by bit; from where other rows went to other experts, sums have other
+    shapes and noise is allowed."""
+    step, count, apart, margin = bench.first_step, 0, False, 0.0
     for value in a.graph.values:
         twin = b.graph.by_key.get((step, value.name))
-        if (
-            value.step != step
-            or value.op < 0
-            or twin is None
-            or not (a.stored(value) and b.stored(twin) and pick(value))
-        ):
+        if value.step != step or value.op < 0 or twin is None or not (a.stored(value) and b.stored(twin)):
             continue
-        axis = _axis(value.shape, total)
-        if axis is None or value.shape != twin.shape or "float" not in value.dtype:
+        if chosen(value) and value.shape == twin.shape:
+            apart = apart or not np.array_equal(a.array(value), b.array(twin))
+        axis = token_axis(value.shape, total)
+        if not pick(value) or axis is None or value.shape != twin.shape or "float" not in value.dtype:
+            continue
+        cut = (slice(None),) * axis + (slice(rows.start, rows.stop),)
+        x, y = np.asarray(a.array(value)[cut]), np.asarray(b.array(twin)[cut])
+        if len(value.shape) == 4 and value.shape[-1] >= total:  # scores: no key behind the row
+            x, y = x[..., : rows.stop], y[..., : rows.stop]
+        limit = limit_of(value, bench.noise(ids)) if apart else 0.0
+        if limit is None:
             continue
         count += 1
-        cut = (slice(None),) * axis + (slice(rows.start, rows.stop),)
-        x, y = a.array(value)[cut], b.array(twin)[cut]
-        if value.shape[-1] == total and axis != len(value.shape) - 1:  # scores: no key behind the row
-            x, y = x[..., : rows.stop], y[..., : rows.stop]
-        if not np.array_equal(x, y, equal_nan=True):
-            op = a.graph.ops[value.op]
-            odd = np.argwhere(np.moveaxis(np.asarray(x != y), axis, 0).reshape(x.shape[axis], -1).any(1))
-            where = f"row {rows.start + int(odd[0, 0])} of {total}"
-            return Held(count, Differs(step, value.name, float(np.abs(x - y).max()), 0.0, where, op.file, op.line))
-    return Held(count, None)
-
-
-def _axis(shape: tuple[int, ...], total: int) -> int | None:
-    """The axis of tokens: the last but one, or the one before the features of a value of two or three."""
-    for axis in [len(shape) - 2] if len(shape) == 4 else [1, 0] if len(shape) == 3 else [0]:
-        if len(shape) > axis and shape[axis] == total and len(shape) > 1:
-            return axis
-    return None
+        if np.array_equal(x, y, equal_nan=True):
+            continue
+        last = np.moveaxis(x, axis, 0), np.moveaxis(y, axis, 0)
+        flat = [v.reshape(len(v), -1) for v in last]
+        errors = row_errors(flat[0], flat[1])
+        odd = (
+            np.flatnonzero(~(errors <= limit))
+            if limit
+            else np.flatnonzero((last[0] != last[1]).reshape(len(errors), -1).any(1))
+        )
+        if odd.size:
+            op, at = a.graph.ops[value.op], int(odd[0])
+            where = f"row {rows.start + at} of {total}"
+            return Held(count, Differs(step, value.name, float(errors[at]), limit, where, op.file, op.line))
+        margin = max(margin, float(errors.max()) / limit)
+    return Held(count, None, margin)
 
 
 def _another(bench: Bench, token: int) -> int:
@@ -211,31 +286,26 @@ def _another(bench: Bench, token: int) -> int:
 
 
 def _steps(bench: Bench) -> Iterator[tuple[Held, str]]:
-    ids, base = bench.prompt(), bench.base()
-    chosen = [int(t) for t in base.outputs.get("tokens", [])]
-    steps = [s for s in base.graph.steps if s.startswith("decode.")]
-    if not steps or len(chosen) < len(steps):
-        raise _SkipError("the candidate tells no tokens, or takes no steps")
-    whole = [*ids, *chosen[: len(steps)]]
+    ids, base = bench.heard(), bench.base()
+    whole, steps = bench.continued()
     long = bench.prefill(whole)
     for i, step in enumerate(steps):
         n = len(ids) + i
-        yield equal(base, long, {step: (bench.first_step, Rows(n, n + 1, len(whole)))}, exact=False), f"token {n}"
+        yield (
+            alike(base, long, {step: (bench.first_step, Rows(n, n + 1, len(whole)))}, bench.noise(whole)),
+            f"token {n}",
+        )
 
 
 def _lengths(bench: Bench) -> Iterator[tuple[Held, str]]:
-    ids, config = bench.prompt(), bench.prepared.config
-    window = config.get("sliding_window")
-    around = [window - 1, window, window + 1] if isinstance(window, int) and 2 < window < 64 else []
-    ladder = sorted({*TILES, *around})
-    most = int(config.get("max_position_embeddings", 0) or 1 << 30)
-    longest = min(ladder[-1] + 1, most)
-    whole = (ids * (longest // len(ids) + 1))[:longest]
-    long = bench.prefill(whole)
-    for n in [n for n in ladder if n < longest]:
-        rows = Rows(0, n, longest)
-        step = bench.first_step
-        yield equal(bench.prefill(whole[:n]), long, {step: (step, rows)}, exact=False), f"{n} tokens of {longest}"
+    lengths, whole = bench.ladder()
+    long, step = bench.prefill(whole), bench.first_step
+    for n in lengths:
+        rows = Rows(0, n, len(whole))
+        yield (
+            alike(bench.prefill(whole[:n]), long, {step: (step, rows)}, bench.noise(whole)),
+            f"{n} tokens of {len(whole)}",
+        )
 
 
 def _window(bench: Bench) -> Iterator[tuple[Held, str]]:
@@ -252,12 +322,12 @@ def _window(bench: Bench) -> Iterator[tuple[Held, str]]:
     a, b, step = bench.prefill(whole), bench.prefill([_another(bench, whole[0]), *whole[1:]]), bench.first_step
     inner = _first_layer(a, step)
     yield (
-        _rows_alike(a, b, step, range(window, T), T, lambda v: v.id in inner and v.shape[-1] != T),
+        _rows_alike(bench, whole, a, b, range(window, T), T, lambda v: v.id in inner and v.shape[-1] != T),
         "token 0 changed, rows behind its window",
     )
     last = max(inner, default=-1)
     value = a.graph.values[last] if last >= 0 else None
-    axis = None if value is None else _axis(value.shape, T)
+    axis = None if value is None else token_axis(value.shape, T)
     if value is not None and axis is not None:
         cut = (slice(None),) * axis + (window - 1,)
         x, y = a.array(value)[cut], b.array(b.graph.by_key[step, value.name])[cut]
@@ -286,7 +356,7 @@ def _batch(bench: Bench) -> Iterator[tuple[Held, str]]:
     T, step = len(ids), bench.first_step
     for b, alone in enumerate((bench.prefill(ids), bench.prefill(short))):
         rows = Rows(T - len((ids, short)[b]), T, T, b, 2)
-        yield equal(alone, both, {step: (step, rows)}, exact=False), f"prompt {b} of two"
+        yield alike(alone, both, {step: (step, rows)}, bench.noise(ids)), f"prompt {b} of two"
 
 
 def _left(prompts: list[list[int]], pad: int = 0) -> dict[str, np.ndarray]:
@@ -300,10 +370,10 @@ def _padding(bench: Bench) -> Iterator[tuple[Held, str]]:
     ids = bench.prompt()
     short = ids[: max(1, len(ids) - 3)]
     a, b = (bench.run(_left([ids, short], pad), tokens=2) for pad in (0, _another(bench, 0)))
-    T, step = len(ids), bench.first_step
+    T = len(ids)
     pad = T - len(short)
     yield (
-        _rows_alike(a, b, step, range(pad, T), T, lambda v: len(v.shape) < 4),
+        _rows_alike(bench, ids, a, b, range(pad, T), T, lambda v: len(v.shape) < 4),
         "rows of tokens, with other ids at padding",
     )
 
@@ -314,7 +384,7 @@ def _before(bench: Bench) -> Iterator[tuple[Held, str]]:
     ids, base = bench.prompt(), bench.base()
     other = tuple(_another(bench, i) for i in [*ids, *ids[:3]])
     yield (
-        equal(base, bench.run(tokens=STEPS, before=(other,)), _same(base), exact=True),
+        equal(base, bench.run(tokens=STEPS, before=(other,)), _same(base)),
         "after another request, and alone",
     )
 
@@ -329,4 +399,4 @@ def _memory(bench: Bench) -> Iterator[tuple[Held, str]]:
         options = replace(bench.options, max_tokens=STEPS)
         bench.adapter.capture(bench.candidate.partition(":")[2], bench.prepared, path, options, **how)
         again = bench.stack.enter_context(open_trace(path))
-        yield equal(base, again, _same(base), exact=True), f"{next(iter(how))} buffers"
+        yield equal(base, again, _same(base)), f"{next(iter(how))} buffers"

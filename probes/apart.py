@@ -21,6 +21,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from firstbad.dither import dithered
 from firstbad.errors import CompareError, FirstbadError, UsageError
 from firstbad.rooms import load
 from firstbad.run import CaptureOptions, ModelSpec, Prepared, RunOutput
@@ -122,6 +123,7 @@ def main(folder: Path) -> None:
         given["kernels"] = tuple(Path(k) for k in given["kernels"])
         adapter = load("probes", order["kind"])
         options = CaptureOptions(**given)
+        prepared = dithered(prepared, options.dither) if options.dither else prepared
         if order["trace"]:
             output: RunOutput = adapter.capture(order["argument"], prepared, Path(order["trace"]), options)
             answer = {

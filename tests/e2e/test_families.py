@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+import firstbad
+
 FILE = Path(__file__).parents[2] / "case_studies/families/run.py"
 spec = importlib.util.spec_from_file_location("families_run", FILE)
 assert spec is not None
@@ -39,3 +41,18 @@ def test_a_planted_bug_is_named(family: str, tmp_path: Path) -> None:
     assert row.verdict == "diverged", row
     assert row.value.startswith(value), row
     assert row.kind in kinds, row
+
+
+@pytest.mark.parametrize(
+    ("family", "seed", "candidate"),
+    [
+        ("modernbert", 1, "torch:dtype=bfloat16"),  # its rotary tables are cast where they are read
+        ("gpt_oss", 2, "torch:dtype=float16"),  # float16's lowest and a little less is -inf
+    ],
+)
+def test_a_narrow_dtype_is_no_fault(family: str, seed: int, candidate: str, tmp_path: Path) -> None:
+    result = firstbad.diff(
+        family, random_weights=seed, candidate=candidate, output=tmp_path, max_tokens=1, threads=1, budget=0
+    )
+    assert result.verdict == "match", result.first_bad
+    assert len(result.values["name"]) > 60

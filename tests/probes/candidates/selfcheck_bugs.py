@@ -96,3 +96,32 @@ def race(model: Any) -> Any:
 
     projection.register_forward_hook(hook)
     return model
+
+
+def future_seen(model: Any) -> Any:
+    """The norm of the second layer takes the mean over all tokens, later ones among them."""
+    norm = model.model.layers[1].input_layernorm
+
+    def hook(_module: Any, _args: Any, out: torch.Tensor) -> torch.Tensor:
+        return out + 1e-3 * out.mean(1, keepdim=True)
+
+    norm.register_forward_hook(hook)
+    return model
+
+
+def _off(model: Any, by: float) -> Any:
+    """One-token steps make a projection a little too large."""
+
+    def hook(_module: Any, _args: Any, out: torch.Tensor) -> torch.Tensor:
+        return out * (1 + by) if out.shape[1] == 1 else out
+
+    model.model.layers[1].mlp.down_proj.register_forward_hook(hook)
+    return model
+
+
+def off_by_noise(model: Any) -> Any:
+    return _off(model, 2e-7)
+
+
+def off_by_more(model: Any) -> Any:
+    return _off(model, 3e-5)
