@@ -18,9 +18,11 @@ from typing import Any, Literal, Self
 import numpy as np
 
 from firstbad import tables
+from firstbad.behind import Behind
 from firstbad.errors import CompareError, UsageError
 from firstbad.graph import Op, Value
 
+_BEHIND = 256 << 10  # bytes of an array from which on another thread writes it
 FLUSH_BYTES = 64 << 20  # what a kill may lose at most,
 FLUSH_SECONDS = 0.5  # or the values of this time, looked at in each call
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"  # with which an HDF5 file begins
@@ -73,6 +75,7 @@ class TraceWriter:
         except OSError as error:
             raise CompareError(f"cannot write the trace `{self.path}`: {_reason(error)}") from None
         self._raw = self._file.id.get_vfd_handle()
+        self._behind = Behind(self._raw)
         self._unchecked = 0
         self._check_room(0)
         self._prepare()
@@ -181,6 +184,7 @@ class TraceWriter:
     def flush(self) -> None:
         """Bring everything so far to the file; a kill after this loses none of it."""
         try:
+            self._behind.wait()
             self._commit()  # the arrays first, then the rows that name them
             for name, rows in self._rows.items():
                 if rows:
@@ -223,6 +227,7 @@ class TraceWriter:
         except OSError as error:
             raise self._failed(error) from None
         finally:
+            self._behind.close()
             self._file.close()
 
     def __enter__(self) -> Self:
@@ -280,14 +285,17 @@ class TraceWriter:
             kind = self._type(array.dtype)
             space = self._space(array.shape)
             identifier = self._h5.h5d.create(group, name, kind, space, self._contiguous, lcpl=self._utf8)
+            offset = identifier.get_offset()
             if array.size:
                 memory = np.ascontiguousarray(array)
-                identifier.write(self._h5.h5s.ALL, self._h5.h5s.ALL, memory, kind)
+                if offset is not None and array.nbytes >= _BEHIND:
+                    self._behind.put(memory, offset)
+                else:
+                    identifier.write(self._h5.h5s.ALL, self._h5.h5s.ALL, memory, kind)
             if str(array.dtype) != dtype:
                 self._h5.Dataset(identifier).attrs["dtype"] = tables.clean(dtype).decode()
         except OSError as error:
             raise self._failed(error) from None
-        offset = identifier.get_offset()
         return path, -1 if offset is None else offset, array.dtype.str
 
     def _place(self, root: str, parts: list[str]) -> tuple[Any, bytes, str]:
