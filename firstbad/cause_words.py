@@ -19,6 +19,8 @@ def cause_statement(kind: str, op: str, detail: Detail) -> str:
     text = WORDS.get(kind, _other)(op, detail)
     for other in detail.get("and", ()):
         text += ", and " + WORDS.get(other["kind"], _other)(op, other).removeprefix(short(op) + " ")
+    if detail.get("found_in"):
+        text += f" (found in {detail['found_in']}, where fewer ops make it)"
     if detail.get("holds_there") is True:
         text += f" (the same in {detail['also_at']})"
     elif detail.get("holds_there") is False:

@@ -8,6 +8,7 @@ at most SEARCHES of them. Leaves out the search itself (cause.py) and where faul
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from firstbad.alignment import Alignment
@@ -16,7 +17,7 @@ from firstbad.edits import EDITS
 from firstbad.errors import UnstableReferenceError
 from firstbad.faults import Fault
 from firstbad.graph import Value
-from firstbad.local import Local, giver, kind_of, sequential_of, sums_of
+from firstbad.local import Judged, Local, giver, kind_of, sequential_of, sums_of
 from firstbad.noise import ROUNDOFF, Pool, excesses, floor
 from firstbad.region import replay_region
 from firstbad.replay import Executor
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
 
 SEARCHES = 20
 """Whole searches in one run; a fault beyond these is listed with what was measured, and with no cause."""
+
+MANY = 30
+"""Ops in a region above which the search is done at the last site, if that has fewer (one step of a scan against
+the scan in chunks): each edit is made in less time, and what is wrong stands alone."""
 
 NOT_SEARCHED = "not searched"
 
@@ -49,8 +54,12 @@ def causes(
     made: list[tuple[Case, Cause]] = []
     known: list[tuple[str, Cause]] = []  # (kind of op, cause), the latest first
     searches = 0
+
+    def case_at(site: Judged) -> Case:
+        return case_of(site, reference, candidate, alignment, executor, given, local.pools)
+
     for fault in faults:
-        case = case_of(fault.first, reference, candidate, alignment, executor, given, local.pools)
+        case = case_at(fault.first)
         check_reference(case)
         kind = fault.first.op.kind
         progress(f"explain {fault.name}")
@@ -59,14 +68,27 @@ def causes(
         if cause is None:
             searched = budget > 0 and searches < SEARCHES
             searches += searched
+            short = case_at(fault.sites[-1]) if searched and len(fault.sites) > 1 else case
+            if len(case.region.ops) > MANY and len(short.region.ops) < len(case.region.ops):
+                found = explain(short, EDITS, budget=budget, progress=progress)
+                if found.edit is not None:
+                    known.extend([(kind, found)] if found.by is not None else [])
+                    made.append((case, _elsewhere(found, short.judged.step)))
+                    continue
             cause = explain(case, EDITS if searched else (), budget=budget if searched else 0.0, progress=progress)
             if cause.by is not None:
                 known.insert(0, (kind, cause))
         if cause.edit is not None and len(fault.sites) > 1:
-            other = case_of(second(fault), reference, candidate, alignment, executor, given, local.pools)
+            other = case_at(second(fault))
             cause = confirmed(other, cause, _makers(cause), budget=budget / 4)
         made.append((case, cause))
     return made
+
+
+def _elsewhere(cause: Cause, step: str) -> Cause:
+    """A cause that was found at another site; its edit is of that site's ops, and no proof for this one."""
+    rest = tuple(replace(one, edit=None, by=None) for one in cause.alternatives)
+    return replace(cause, detail={**cause.detail, "found_in": step}, edit=None, by=None, alternatives=rest)
 
 
 def _makers(cause: Cause) -> Edits:

@@ -7,6 +7,7 @@ Leaves out the judging (noise.py) and the arithmetic (an Executor, made by the m
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -92,6 +93,11 @@ class Executor(Protocol):
         ...
 
 
+def _copies(op: Op) -> bool:
+    """Whether the op gives its last input as it is."""
+    return bool(op.reads) and op.kind.removeprefix("aten.").partition(".")[0] in ("copy", "to", "_to_copy", "clone")
+
+
 def call_arguments(op: Op) -> tuple[Sequence[Any], Mapping[str, Any]]:
     """The recorded call of a reference op as (args, kwargs) templates; see reference/call.py."""
     return op.attrs.get("args", ()), op.attrs.get("kwargs", {})
@@ -132,6 +138,7 @@ class _Known:
     noise: float = 0.0  # relative size of its own rounding, in units of u; 0: it is the candidate's own
     length: int = 0
     order: float = 1.0
+    scale: Callable[[], NDArray[np.float32] | None] | None = None  # of what was computed on the way
 
 
 def sweep(
@@ -239,7 +246,9 @@ class _Sweep:
             value = self.graph.values[written]
             if written in self.wanted:
                 scale = sequential = None
-                if not exact and n == 0:
+                if exact:
+                    scale = self._copied_scale(op, precise[n])
+                elif n == 0:
                     scale = self._scale(op, inputs, precise[n], noise)
                     sampled = self.samples(op)
                     sequential = self.executor.sequential(op, twin_inputs, sampled, written) if sampled else None
@@ -247,17 +256,25 @@ class _Sweep:
             own = self.given(value)
             if own is not None:
                 self.known[written] = _Known(own, own)
-                if written in self.passing and exact and not np.array_equal(own, precise[n]):
-                    self.later[written] = _Known(precise[n], twin[n])
+                self._keep(written, own, _Known(precise[n], twin[n]))
             elif exact:
-                self.known[written] = _Known(precise[n], twin[n], noise, length, order)
+                copied = self._copied(op)
+                through = None if copied is None else copied.scale
+                self.known[written] = _Known(precise[n], twin[n], noise, length, order, through)
             else:
-                made = _Known(precise[n], twin[n], _measured(precise[n], twin[n], self.u), length)
+                own_scale = functools.partial(self._scale, op, inputs, precise[n], noise) if n == 0 else None
+                noise_here = _measured(precise[n], twin[n], self.u)
+                made = _Known(precise[n], twin[n], noise_here, length, scale=own_scale)
                 own_order = self._order(op, twin_inputs, made, written) if n == 0 else 1.0
                 self.known[written] = replace(made, order=max(order, own_order))
 
         if exact and self.later.keys() & inputs.keys() - self._across(op):
             self._hand_on(op, inputs)
+
+    def _keep(self, value: int, own: NDArray[Any], made: _Known) -> None:
+        """For later steps, where they are not to see the candidate's own."""
+        if value in self.passing and not np.array_equal(own, made.precise):
+            self.later[value] = made
 
     def _across(self, op: Op) -> set[int]:
         """What an op reads of earlier steps."""
@@ -316,6 +333,16 @@ class _Sweep:
         spread = self.executor.scale(op, {i: _spread(k) if k.noise else k.precise for i, k in inputs.items()}, output)
         with np.errstate(over="ignore"):  # a masked element's: it is not judged by size
             return scale if spread is None else np.asarray(scale + spread, np.float32)
+
+    def _copied(self, op: Op) -> _Known | None:
+        return self.known.get(op.reads[-1].value) if _copies(op) else None
+
+    def _copied_scale(self, op: Op, output: NDArray[Any]) -> NDArray[np.float32] | None:
+        """Of a copy of what was computed on the way: that of the original."""
+        source = self._copied(op)
+        if source is None or source.scale is None or source.precise.shape != output.shape:
+            return None
+        return source.scale()
 
     def _look_up(self, value: int, step: str) -> _Known | None:
         if value in self.later and self.graph.values[value].step != step:

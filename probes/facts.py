@@ -22,8 +22,8 @@ GATES = {
 }
 """The config's word → the engine's kind, and the reference's word for the value."""
 
-NORM_PLUS_ONE = {"gemma", "gemma2", "gemma3_text"}
-EMBEDDING_SCALED = NORM_PLUS_ONE
+EMBEDDING_SCALED = {"gemma", "gemma2", "gemma3_text"}
+NORM_PLUS_ONE = EMBEDDING_SCALED | {"qwen3_next"}
 POST_NORMS = {"gemma2", "gemma3_text", "olmo2"}
 PAIRS = {"glm", "helium"}
 """Neighbouring elements are turned together, not those half a head apart."""
@@ -42,8 +42,20 @@ KNOWN = {
         "gemma",
         "gemma2",
     ),
+    "qwen3_next",
     *("smollm3", "olmo2", "phi3", "glm", "helium", "seed_oss", "gpt_oss"),
 }
+
+
+@dataclass(frozen=True)
+class Linear:
+    """Layers that mix by the gated delta rule (mixer_delta.py)."""
+
+    layers: frozenset[int]
+    heads: int  # of values
+    key_heads: int
+    key_size: int
+    value_size: int
 
 
 @dataclass(frozen=True)
@@ -82,6 +94,8 @@ class Facts:
     clipped: float  # limit of a gate that is clipped, and the slope of its sigmoid
     slope: float
     dense_layers: tuple[int, ...]
+    linear: Linear
+    gated_query: bool  # the queries' projection also makes a gate for what attention gives
 
 
 def facts_of(config: Mapping[str, Any], weights: Mapping[str, tuple[int, ...]]) -> Facts:
@@ -139,7 +153,15 @@ def facts_of(config: Mapping[str, Any], weights: Mapping[str, tuple[int, ...]]) 
         slope=float(config.get("swiglu_alpha") or 1.702),
         renormalised=bool(config.get("norm_topk_prob", family == "mixtral")),
         dense_layers=_dense(config, layers),
+        linear=_linear(config),
+        gated_query=family == "qwen3_next",
     )
+
+
+def _linear(config: Mapping[str, Any]) -> Linear:
+    layers = frozenset(i for i, kind in enumerate(config.get("layer_types") or ()) if kind == "linear_attention")
+    sizes = ("linear_num_value_heads", "linear_num_key_heads", "linear_key_head_dim", "linear_value_head_dim")
+    return Linear(layers, *(_number(config, key) if layers else 0 for key in sizes))
 
 
 def _rope_words(family: str, rest: bool) -> str:
@@ -147,6 +169,8 @@ def _rope_words(family: str, rest: bool) -> str:
         return "four"
     if family in PAIRS:
         return "pairs and pass" if rest or family == "glm" else "pairs"
+    if family == "qwen3_next":
+        return "pass at last"
     return "pass" if family == "phi3" or rest else "halves"
 
 

@@ -168,6 +168,39 @@ def _loaded_rows(x: Mapping[str, int], _w: Mapping[str, Shape], y: Shape, a: Map
     return x["x"] % row == 0 and _places(a, x["x"] // row)
 
 
+def _apart(x: Mapping[str, int], _w: Mapping[str, Shape], y: Shape, a: Mapping[str, float], _h: int) -> bool:
+    parts = [(int(a.get(f"begin{i}", 0)), int(a.get(f"cols{i}", 0))) for i in ("", "_b", "_c")]
+    blocks, cols = int(a.get("blocks", 1)), sum(c for _, c in parts)
+    if blocks < 1 or cols < 1 or any(n < 0 for part in parts for n in part) or math.prod(y) % (blocks * cols):
+        return False
+    rows = math.prod(y) // (blocks * cols)
+    return x["x"] % (rows * blocks) == 0 and all(b + c <= x["x"] // (rows * blocks) for b, c in parts)
+
+
+def _conv(x: Mapping[str, int], w: Mapping[str, Shape], y: Shape, _a: Mapping[str, float], _h: int) -> bool:
+    C, one, N = w["weight"] if len(w["weight"]) == 3 else (0, 0, 0)
+    return bool(C and one == 1 and x["x"] == math.prod(y) and x["x"] % C == 0 and x["state"] == C * N)
+
+
+def _conv_state(x: Mapping[str, int], _w: Mapping[str, Shape], y: Shape, a: Mapping[str, float], _h: int) -> bool:
+    return len(y) == 3 and x["state"] == math.prod(y) and x["x"] % (y[0] * y[1]) == 0 and a.get("shift", 0) >= 0
+
+
+def _decay(x: Mapping[str, int], w: Mapping[str, Shape], y: Shape, _a: Mapping[str, float], _h: int) -> bool:
+    H = math.prod(w["a_log"])
+    return w["bias"] == w["a_log"] and x["x"] == math.prod(y) and math.prod(y) % H == 0
+
+
+def _delta(x: Mapping[str, int], _w: Mapping[str, Shape], y: Shape, a: Mapping[str, float], _h: int) -> bool:
+    G, H, K = (int(a.get(key, 1)) for key in ("key_heads", "heads", "key_size"))
+    if G < 1 or H < 1 or K < 1 or H % G or x["state"] % (H * K) or not 0 < a.get("chunk", 64) <= 4096:
+        return False
+    V = x["state"] // (H * K)
+    T = x["x"] // (2 * G * K + H * V)
+    fits = x["x"] == T * (2 * G * K + H * V) and x["decay"] == x["beta"] == T * H
+    return fits and math.prod(y) in (T * H * V, x["state"])
+
+
 def _places(a: Mapping[str, float], slots: int) -> bool:
     """Whether a cache of so many slots is written round, or in pages, within its bounds."""
     page, wrap, shift = (int(a.get(key, default)) for key, default in (("page", 0), ("wrap", slots), ("shift", 0)))
@@ -213,6 +246,13 @@ KINDS: Mapping[str, Kind] = {
     "expert_sum": Kind(("x", "order", "factor"), (), _combined),
     "store_rows": Kind(("x",), (), _stored_rows),
     "load_rows": Kind(("x",), (), _loaded_rows),
+    "fill": Kind((), (), lambda _x, _w, _y, _a, _h: True),
+    "blocks_apart": Kind(("x",), (), _apart),
+    "causal_conv": Kind(("x", "state"), ("weight",), _conv),
+    "conv_state": Kind(("x", "state"), (), _conv_state),
+    "decay": Kind(("x",), ("a_log", "bias"), _decay),
+    "delta_rule": Kind(("x", "decay", "beta", "state"), (), _delta),
+    "delta_state": Kind(("x", "decay", "beta", "state"), (), _delta),
 }
 LANGUAGE = frozenset(list(KINDS)[list(KINDS).index("linear_turned") :])
 """Kinds that no plan of Whisper has."""

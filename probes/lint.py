@@ -79,9 +79,15 @@ class _Walk:
             sizes = sizes_at(steps["decode"], 1, self.fed + i + 1)
             yield from self._step(steps["decode"], f"decode.{i}", sizes, self.fed + i)
         for value in self.made:
-            if not value.read and value.op is not None:
+            if not value.read and value.op is not None and not self._for_later(value):
                 text = f"{value.name} is made and nobody reads it"
                 yield Finding("never_read", _group(value.step), value.name, value.name, text)
+
+    def _for_later(self, value: _Written) -> bool:
+        """A state that the last step of the walk left, and that this kind of step reads."""
+        tensor = self.plan.steps[_group(value.step)].tensors.get(value.name)
+        reads = any(value.name in op.inputs.values() for op in self.plan.steps["decode"].ops)
+        return tensor is not None and tensor.kept and value.step == self.made[-1].step and reads
 
     def _step(self, step: Step, name: str, sizes: Mapping[str, int], first: int) -> Iterator[Finding]:
         self._write(step.tensors[step.input], name, sizes, first, None)
@@ -120,7 +126,7 @@ class _Walk:
         at = (_group(name), op.name, tensor.name)
         if alias:
             yield from _view(at, pieces, span, covered)
-        elif later and not (tensor.rows and own):
+        elif later and not ((tensor.rows or tensor.kept) and own):
             yield Finding("read_before_written", *at, f"{op.name} reads {tensor.name} before it is made")
         elif foreign:
             last = foreign[-1].owner
@@ -229,8 +235,14 @@ def _unlike_siblings(plan: Plan) -> Iterator[Finding]:
         if len(set(layers.values())) < 2:
             continue
         usual = _usual(layers, [v for k, v in table.items() if k[2:] == (rest, port) and k[:2] != (step_name, stack)])
+        tensors = plan.steps[step_name].tensors
         for index, wired in layers.items():
             name = f"{stack}.{index}.{rest}"
+            others_have = {w for i, w in layers.items() if i != index and w != wired}
+            if usual is None and others_have and not any(_has(tensors, w, stack, index) for w in others_have):
+                continue  # a layer of another sort
+            if usual is not None and wired != usual and not _has(tensors, usual, stack, index):
+                continue
             said = f"{name} has {_said(wired)} as `{port}`"
             if usual is None and index:  # two layers, and nothing to tell which is right
                 first = min(layers)
@@ -258,6 +270,12 @@ def _weights(plan: Plan) -> Iterator[Finding]:
             yield Finding(
                 "never_read", step_name, module, weight, f"the weight {weight} is in the plan and no op uses it"
             )
+
+
+def _has(tensors: Mapping[str, Tensor], wired: str, stack: str, index: int) -> bool:
+    """Whether a layer has what another one is wired to: a value of its own, or of none."""
+    where, _, rest = wired.partition(".")
+    return where != "+0" or f"{stack}.{index}.{rest}" in tensors
 
 
 def _wires(op: PlanOp, stack: str, index: int) -> Iterator[tuple[str, str]]:

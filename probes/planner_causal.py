@@ -19,6 +19,7 @@ from .builder import Builder
 from .facts import Facts, facts_of
 from .feed_forward import Kept, Model, Shapes, experts, mlp
 from .lifetimes import assign
+from .mixer_delta import delta
 from .plan import Dim, Plan, Step
 
 HEADS = caches.HEADS
@@ -103,7 +104,10 @@ def _layer(m: Model, layer: str, x: str, i: int) -> str:
     f, shape = m.f, (1, m.t, m.f.width)
     before = f"{layer}.input_layernorm"
     normed = m.norm(before, x, shape) if f"{before}.weight" in m.weights else x
-    mixed = _attention(m, f"{layer}.self_attn", normed, i)
+    if i in f.linear.layers:
+        mixed = delta(m, f"{layer}.linear_attn", normed, f.linear)
+    else:
+        mixed = _attention(m, f"{layer}.self_attn", normed, i)
     after = f"{layer}.post_attention_layernorm"
     second = f"{layer}.pre_feedforward_layernorm"
     wraps = f.post_norms  # else the norm named so is the one before the second half
@@ -140,11 +144,19 @@ def _attention(m: Model, path: str, x: str, i: int) -> str:
     else:
         q, k = (m.linear(f"{path}.{part}_proj", x) for part in "qk")
         v = m.linear(f"{path}.v_proj", x, **cache)
+    gate = ""
+    if f.gated_query:
+        both = q
+        shapes: dict[str, tuple[Dim, ...]] = {"q": (1, t, H, K), "reshape": (1, t, H * K)}
+        q, gate = (
+            b.op("blocks_apart", f"{path}.{name}", shape, {"x": both}, attrs={"blocks": H, "begin": n * K, "cols": K})
+            for n, (name, shape) in enumerate(shapes.items())
+        )
     if f"{path}.q_norm.weight" in m.weights:
         per_head = m.weights[f"{path}.q_norm.weight"] == (K,)
         q = m.norm(f"{path}.q_norm", q, (1, t, H, K) if per_head else (1, t, H * K))
         k = m.norm(f"{path}.k_norm", k, (1, t, G, K) if per_head else (1, t, G * K))
-    q, k = _turn(m, path, q, H), _turn(m, path, k, G, **cache)
+    q, k = _turn(m, path, q, H, first=True), _turn(m, path, k, G, **cache)
     window = f.windows[i]
     heads: dict[str, float] = {"heads": H, "key_heads": G, **({"window": window} if window else {})}
     n: Dim = "w" if window else "n"
@@ -180,15 +192,23 @@ def _attention(m: Model, path: str, x: str, i: int) -> str:
         p = b.same("softmax", f"{path}.softmax", scores, x=p)
     name = b.next(path, "matmul")
     mixed = b.op("attention_mix", name, (1, H, t, K), {"p": p, "v": v}, attrs=heads, order=HEADS)
+    if gate:
+        shape = (1, t, H * K)
+        opened = b.same("sigmoid", f"{path}.sigmoid", shape, x=gate)
+        mixed = b.same("product", b.next(path, "mul"), shape, a=mixed, b=opened)
     return m.linear(f"{path}.o_proj", mixed)
 
 
-def _turn(m: Model, path: str, x: str, heads: int, **more: Any) -> str:
-    """Rotary positions; each family's own ops, counted so that the last one's name is right."""
+def _turn(m: Model, path: str, x: str, heads: int, *, first: bool = False, **more: Any) -> str:
+    """Rotary positions; each family's own ops, counted so that the last one's name is right. `first`: the queries,
+    which come before the keys."""
     f, b = m.f, m.b
     if f.rope_words == "four":
         b.next(path, "mul", "mul", "sub", "mul", "mul", "add")
         name = b.next(path, "cat")  # the halves are joined
+    elif f.rope_words == "pass at last":
+        b.next(path, *(["cat", "cat"] if first else []), "mul", "mul", "add")  # both are turned, then both joined
+        name = b.next(path, "cat")
     elif f.rope_words in ("pass", "pairs and pass"):  # the rest is joined to what was turned
         b.next(path, *(["cat"] if f.rope_words == "pass" else []), "mul", "mul", "add")
         name = b.next(path, "cat")

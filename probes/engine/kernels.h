@@ -118,6 +118,33 @@ DECLARE_KERNEL(expert_linear, float *y, const float *x, const int64_t *ids, cons
 DECLARE_KERNEL(expert_sum, float *y, const float *x, const int64_t *order, const float *weights, int64_t T, int64_t S,
                int64_t D);
 
+/* linear attention (delta.c), also words of dims there; N taps */
+DECLARE_KERNEL(fill, float *y, float number, int64_t count);
+#define MAX_PARTS 3
+typedef struct {
+    int64_t begin, cols;
+} Part;
+/* y[rows] = the parts one after the other, each of all blocks of x[rows, blocks, width]: its columns from begin on */
+DECLARE_KERNEL(blocks_apart, float *y, const float *x, int64_t rows, int64_t blocks, int64_t width, const Part *parts);
+/* y[T, C]: each channel by itself over the last N inputs; before the first of x those of state[N, C] */
+DECLARE_KERNEL(causal_conv, float *y, const float *x, const float *state, const float *w, int64_t T, int64_t C,
+               int64_t N);
+/* next[N, C] = the last N inputs of state and x (`shift`: but for so many); may be written over the state */
+DECLARE_KERNEL(conv_state, float *next, const float *x, const float *state, int64_t T, int64_t C, int64_t N,
+               int64_t shift);
+/* y[rows, H] = -exp(a_log) softplus(x + bias) */
+DECLARE_KERNEL(decay, float *y, const float *x, const float *a_log, const float *bias, int64_t rows, int64_t H);
+typedef struct {
+    int64_t T, G, H, K, V, C; /* C = 2 G K + H V: columns of queries, keys, values */
+    int64_t chunk;            /* tokens that are worked on together */
+    int decayed, gated;       /* 0: as if every g were 0, every beta 1 */
+} Delta;
+/* from x[T, C], g[T, H], beta[T, H], state[H, K, V] to y[T, H, V] (NULL: not wanted) and the next state (likewise; may
+   be written over the state) */
+DECLARE_KERNEL(delta_rule, float *y, float *next, const float *x, const float *g, const float *beta, const float *state,
+               const Delta *delta);
+extern const Where where_delta_state;
+
 /* rows next to each other in a cache: from x into it, or out of it into y */
 DECLARE_KERNEL(store_rows, float *cache, const float *x, int64_t slot, int64_t rows, int64_t row);
 DECLARE_KERNEL(load_rows, float *y, const float *cache, int64_t slot, int64_t rows, int64_t row);

@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 #define MAX_RANK 4
-#define MAX_PORTS 3
+#define MAX_PORTS 4
 #define MAX_ATTRS 8
 #define NAME 200
 
