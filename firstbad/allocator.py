@@ -9,7 +9,10 @@ back whenever the process has grown by SPARE. Only glibc has these switches; els
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -62,6 +65,17 @@ class Spare:
         _library().malloc_trim(0)
         self.level = _own_bytes()
         return True
+
+
+@contextmanager
+def frozen() -> Iterator[None]:
+    """While it lasts Python's collector does not walk what is there already: a graph's records are no garbage, and
+    there are hundreds of thousands of them."""
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def _own_bytes() -> int:

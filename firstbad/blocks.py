@@ -20,11 +20,14 @@ SOFTMAX = frozenset(("softmax", "_softmax", "log_softmax", "_log_softmax"))
 PRODUCTS = frozenset(("matmul", "bmm"))
 
 
-def cut(graph: Graph, op: Op, shape: tuple[int, ...]) -> tuple[int, dict[int, int]] | None:
-    """(axis of the output to cut, id of each value that is cut with it → its axis); None: only as a whole."""
+def cut(graph: Graph, op: Op, shape: tuple[int, ...], rows: bool = False) -> tuple[int, dict[int, int]] | None:
+    """(axis of the output to cut, id of each value that is cut with it → its axis); None: only as a whole.
+
+    `rows`: not the first axis that is longer than one but the last but one, so that a part has rows of every head.
+    """
     word = op.kind.removeprefix("aten.").partition(".")[0]
     rank = len(shape)
-    axis = next((i for i, n in enumerate(shape) if n > 1), rank)
+    axis = max(0, rank - 2) if rows else next((i for i, n in enumerate(shape) if n > 1), rank)
     args = op.attrs.get("args", ())
     ids = [a["v"] for a in args if isinstance(a, Mapping) and "v" in a]
     if axis >= rank - 1 or len(op.writes) != 1 or {r.value for r in op.reads} != set(ids):

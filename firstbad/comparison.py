@@ -92,12 +92,14 @@ def compare(
     profile: Profile | None = None,
     command: str = "",
     judged: Callable[[Value], bool] = lambda _: True,
+    screening: bool = True,
     notes: Iterable[str] = (),
     timings: Mapping[str, float] | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Comparison:
     """Aligns, measures, localises and explains. `budget`: seconds of search for the cause of one fault; `judged`: of
-    these values only, the others are there for those that read them.
+    these values only, the others are there for those that read them; `screening`: large values that pass are measured
+    on a sample of their rows (screen.py).
     """
     clock = _Clock()
     late = stale(candidate)
@@ -122,6 +124,7 @@ def compare(
             used,
             judged=lambda v: judged(v) and aligned.by_reference[v.id].candidate.id not in blurs,
             progress=lambda name: progress(f"replay {name}"),
+            screening=screening,
         )
         return Measured(aligned, own, used, local)
 

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -81,48 +81,67 @@ def judge(
     *,
     u: float,
     exact: bool = False,
+    heads: int = 1,
 ) -> Sums:
     """Sums over a value: all arrays of one shape (`scale` may also be a single number), seen as [G, R, C].
 
     `u`: unit roundoff of the candidate's dtype; `scale`: the condition of each element, for u = 1;
-    `exact`: the op moves values and computes nothing, so that any difference counts.
+    `exact`: the op moves values and computes nothing, so that any difference counts; `heads`: see Rows.
     """
-    rows = Rows(candidate.shape, u, exact)
+    rows = Rows(candidate.shape, u, exact, heads)
     rows.add(0, candidate, expected, twin, scale)
     return rows.sums()
 
 
-class Rows:
-    """The sums of one value, taken a block of rows at a time; without a compiler only as a whole."""
+def equal(shape: tuple[int, ...]) -> Sums:
+    """The sums of a value that may not differ and does not, without a look at it."""
+    rows = Rows(shape, 1.0, exact=True)
+    rows.count()
+    return rows.sums()
 
-    def __init__(self, shape: tuple[int, ...], u: float, exact: bool = False) -> None:
+
+class Rows:
+    """The sums of one value, taken a block of rows at a time; without a compiler only as a whole.
+
+    `heads`: blocks of columns, each with a gain of its own, where the value has no axis for them.
+    """
+
+    def __init__(self, shape: tuple[int, ...], u: float, exact: bool = False, heads: int = 1) -> None:
         C = shape[-1] if shape else 1
         R = shape[-2] if len(shape) > 1 else 1
         G = max(1, math.prod(shape[:-2]))
         if math.prod(shape) == 0:
             C, R, G = 0, 0, 1
         self._size, self._u, self._exact = (G, R, C), u, exact
-        self._raw = _new(G, R, C)
+        self._heads = heads if G == 1 and C % heads == 0 else 1
+        self._raw = _new(G, R, C, self._heads)
 
     def add(
         self,
         start: int,
         candidate: NDArray[np.float32],
-        expected: NDArray[np.float64],
+        expected: NDArray[np.float64] | None,
         twin: NDArray[np.float32],
         scale: NDArray[np.float32],
     ) -> None:
-        """Rows from `start` on, in order; all arrays of one shape, as `judge` takes them."""
+        """Rows from `start` on, in order; all arrays of one shape, as `judge` takes them.
+
+        `expected` None: the twin stands for it, the twin's own sums are 0, and where it is no number nothing passes.
+        """
         c = np.ascontiguousarray(candidate, np.float32)
-        y = np.ascontiguousarray(expected, np.float64)
+        y = None if expected is None else np.ascontiguousarray(expected, np.float64)
         t = np.ascontiguousarray(twin, np.float32)
         s = np.ascontiguousarray(scale, np.float32)
         if s.size not in (1, c.size):
             s = np.ascontiguousarray(np.broadcast_to(s, candidate.shape))
         if _library():
-            _native_sums(self._raw, start, c, y, t, s, self._u, self._exact, *self._size[1:])
+            _native_sums(self._raw, start, c, y, t, s, self._u, self._exact, *self._size[1:], self._heads)
         else:
-            self._raw = _numpy_sums(c, y, t, s, self._u, self._exact, *self._size)
+            self._raw = _numpy_sums(c, y, t, s, self._u, self._exact, *self._size, self._heads)
+
+    def count(self) -> None:
+        """All elements as equal to what was expected."""
+        self._raw.whole[[0, 4]] = math.prod(self._size), -1
 
     def sums(self) -> Sums:
         return _summary(self._raw, *self._size)
@@ -139,7 +158,7 @@ class _Raw:
     row_p2: NDArray[np.float64]
     row_q: NDArray[np.float64]
     row_p: NDArray[np.float64]
-    row_g: NDArray[np.float64]  # [G * R, 3] shares of sum(q r), sum(p r), sum(r r)
+    row_g: NDArray[np.float64]  # [G * R, heads, 3] shares of sum(q r), sum(p r), sum(r r)
     col_q2: NDArray[np.float64]
     col_p2: NDArray[np.float64]
     col_q1: NDArray[np.float64]
@@ -148,38 +167,93 @@ class _Raw:
 
 
 def _summary(raw: _Raw, G: int, R: int, C: int) -> Sums:
+    library = _library()
+    if library is not None and G * R * C:
+        return _native_summary(library, raw, G, R, C)
     w = raw.whole
-    counted = max(1.0, w[0] - w[1])
     row_q, row_p = np.sqrt(raw.row_q2 / max(C, 1)), np.sqrt(raw.row_p2 / max(C, 1))
     col_q, col_p = np.sqrt(raw.col_q2 / max(R, 1)), np.sqrt(raw.col_p2 / max(R, 1))
     group_q = np.sqrt(raw.row_q2.reshape(G, R).sum(1) / max(R * C, 1)) if R else np.zeros(1)
     group_p = np.sqrt(raw.row_p2.reshape(G, R).sum(1) / max(R * C, 1)) if R else np.zeros(1)
-    weight = float(w[7])
+    slices = (
+        _worst(row_q, row_p, C),
+        _worst(col_q.ravel(), col_p.ravel(), R),
+        _worst(group_q, group_p, R * C),
+        gains_of(raw.row_g.reshape(G, R, -1, 3).sum(1).reshape(-1, 3)) if R else Slice(0.0, 0.0, 0, 0, 0),
+        _worst(np.abs(raw.col_q1) / max(R, 1), np.abs(raw.col_p1) / max(R, 1), R),
+        _worst(row_q.reshape(G, R)[:, -1], row_p.reshape(G, R)[:, -1], C) if R else Slice(0.0, 0.0, 0, 0, 0),
+    )
+    return _sums(w.tolist(), float(raw.row_q2.sum()), float(raw.row_p2.sum()), slices, row_q, col_q.reshape(G, C))
+
+
+def _native_summary(library: ctypes.CDLL, raw: _Raw, G: int, R: int, C: int) -> Sums:
+    """The same by the compiled loop: a value of a decode step is over before NumPy has begun."""
+    heads = raw.row_g.shape[1]
+    row_rms, column_rms = np.empty(G * R), np.empty((G, C))
+    scratch, out = np.empty(2 * max(G * R, G * C, G * heads)), np.empty(21)
+    arrays = raw.row_q2, raw.row_p2, raw.row_g, raw.col_q2, raw.col_p2, raw.col_q1, raw.col_p1
+    library.fb_slices(G, R, C, heads, *(_address(a) for a in (*arrays, row_rms, column_rms, scratch, out)))
+    o = out.tolist()
+    sizes = (G * R, C), (G * C, R), (G, R * C), (G * heads, int(min(o[18], 2**53))), (G * C, R), (G, C)
+    slices = tuple(Slice(o[3 * i], o[3 * i + 1], int(o[3 * i + 2]), *size) for i, size in enumerate(sizes))
+    return _sums(raw.whole.tolist(), o[19], o[20], slices, row_rms, column_rms)
+
+
+def _address(array: NDArray[Any]) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address
+
+
+def _sums(
+    w: list[float],
+    q2: float,
+    p2: float,
+    slices: tuple[Slice, ...],
+    row_rms: NDArray[np.float64],
+    column_rms: NDArray[np.float64],
+) -> Sums:
+    """`w`: the slots of judge.c; `q2`, `p2`: the sums over all rows."""
+    counted, weight = max(1.0, w[0] - w[1]), w[7]
+    rows, columns, groups, gains, offsets, last = slices
     return Sums(
         count=int(w[0]),
-        candidate=math.sqrt(raw.row_q2.sum() / counted),
-        twin=math.sqrt(raw.row_p2.sum() / counted),
-        rows=_worst(row_q, row_p, C),
-        columns=_worst(col_q.ravel(), col_p.ravel(), R),
-        groups=_worst(group_q, group_p, R * C),
-        element=float(w[13]),
-        element_twin=float(w[15]),
+        candidate=math.sqrt(q2 / counted),
+        twin=math.sqrt(p2 / counted),
+        rows=rows,
+        columns=columns,
+        groups=groups,
+        element=w[13],
+        element_twin=w[15],
         element_index=int(w[14]),
-        gain=float(w[5]) / weight if weight > 0 else 0.0,
-        gain_twin=float(w[6]) / weight if weight > 0 else 0.0,
+        gain=w[5] / weight if weight > 0 else 0.0,
+        gain_twin=w[6] / weight if weight > 0 else 0.0,
         gain_weight=weight,
-        offset=float(w[8]) / counted,
-        gains=gains_of(raw.row_g.reshape(G, R, 3).sum(1)) if R else Slice(0.0, 0.0, 0, 0, 0),
-        offsets=_worst(np.abs(raw.col_q1) / max(R, 1), np.abs(raw.col_p1) / max(R, 1), R),
-        last=_worst(row_q.reshape(G, R)[:, -1], row_p.reshape(G, R)[:, -1], C) if R else Slice(0.0, 0.0, 0, 0, 0),
+        offset=w[8] / counted,
+        gains=gains,
+        offsets=offsets,
+        last=last,
         bad_nonfinite=int(w[2]),
         bad_masked=int(w[3]),
         first_bad=int(w[4]),
         local_error=_ratio(w[10], w[12]),
         twin_error=_ratio(w[11], w[12]),
-        row_rms=row_q,
-        column_rms=col_q.reshape(G, C),
+        row_rms=row_rms,
+        column_rms=column_rms,
     )
+
+
+def softmax_scale(y: NDArray[np.float32], x: NDArray[np.float32]) -> NDArray[np.float32] | None:
+    """How far rounding may move a softmax `y` of `x` over the last axis for u = 1: y (1 + |x - max| + Σ y |x - max|).
+
+    None where there is no compiler, or the arrays are not laid out in rows.
+    """
+    library = _library()
+    flat = x.flags.c_contiguous and y.flags.c_contiguous and x.dtype == y.dtype == np.float32 and x.shape == y.shape
+    if library is None or not flat or not x.size:
+        return None
+    made = np.empty_like(x)
+    library.fb_softmax_scale(_address(y), _address(x), x.size // x.shape[-1], x.shape[-1], _address(made))
+    return made
 
 
 def _ratio(error2: float, value2: float) -> float:
@@ -204,28 +278,9 @@ def gains_of(shares: NDArray[np.float64]) -> Slice:
     return Slice(float(gains[at, 0]), float(gains[:, 1].max()), at, len(weight), int(min(weight[at], 2**53)))
 
 
-def head_shares(
-    candidate: NDArray[np.float32],
-    expected: NDArray[np.float64],
-    twin: NDArray[np.float32],
-    scale: NDArray[np.float32],
-    heads: int,
-    u: float,
-) -> NDArray[np.float64]:
-    """[heads, 3] sums for the gain of each block of columns: heads of a value [.., T, H K] beside each other."""
-    y = np.asarray(expected, np.float64)
-    per = 1.0 / (np.broadcast_to(np.asarray(scale, np.float64), y.shape) + SMALLEST_NORMAL / u)
-    with np.errstate(invalid="ignore", over="ignore"):
-        number = np.isfinite(y) & np.isfinite(candidate) & np.isfinite(twin) & (np.abs(y) < -MASKED)
-        r = np.where(number, y * per, 0.0)
-        q, p = (np.where(number, (x - y) * per, 0.0) / u for x in (candidate, twin))
-    sums = [(x * r).reshape(-1, heads, y.shape[-1] // heads).sum((0, 2)) for x in (q, p, r)]
-    return np.stack(sums, 1)
-
-
-def _new(G: int, R: int, C: int) -> _Raw:
-    r, c = [np.zeros(G * R) for _ in range(4)], [np.zeros(G * C) for _ in range(4)]
-    return _Raw(r[0], r[1], r[2], r[3], np.zeros((G * R, 3)), c[0], c[1], c[2], c[3], np.zeros(_SLOTS))
+def _new(G: int, R: int, C: int, heads: int) -> _Raw:
+    r, c = np.zeros((4, G * R)), np.zeros((4, G * C))
+    return _Raw(r[0], r[1], r[2], r[3], np.zeros((G * R, heads, 3)), c[0], c[1], c[2], c[3], np.zeros(_SLOTS))
 
 
 @cache
@@ -241,7 +296,10 @@ def _library() -> ctypes.CDLL | None:
         return None
     library.fb_judge.restype = None
     pointer, i64 = [ctypes.c_void_p], [ctypes.c_int64]
-    library.fb_judge.argtypes = [*pointer * 4, *i64, ctypes.c_double, ctypes.c_int, *i64 * 4, *pointer * 10]
+    library.fb_slices.restype = library.fb_softmax_scale.restype = None
+    library.fb_slices.argtypes = [*i64 * 4, *pointer * 11]
+    library.fb_softmax_scale.argtypes = [*pointer * 2, *i64 * 2, *pointer]
+    library.fb_judge.argtypes = [*pointer * 4, *i64, ctypes.c_double, ctypes.c_int, *i64 * 5, *pointer * 10]
     return library
 
 
@@ -249,13 +307,14 @@ def _native_sums(
     raw: _Raw,
     start: int,
     c: NDArray[np.float32],
-    y: NDArray[np.float64],
+    y: NDArray[np.float64] | None,
     t: NDArray[np.float32],
     s: NDArray[np.float32],
     u: float,
     exact: bool,
     R: int,
     C: int,
+    heads: int,
 ) -> None:
     """Adds the rows from `start` on to `raw`."""
     library = _library()
@@ -266,7 +325,7 @@ def _native_sums(
     # Rows are split among the threads, so each thread needs its own sums over columns and the whole.
     whole = np.zeros(_SLOTS)
     G = len(raw.col_q2) // C if C else 0
-    own = [replace(raw, whole=whole), *(_new(G, 0, C) for _ in range(parts - 1))]
+    own = [replace(raw, whole=whole), *(_new(G, 0, C, 1) for _ in range(parts - 1))]
     skipped = start * C  # the loop counts from the value's first row, the arrays from this block's
 
     def call(i: int) -> None:
@@ -275,7 +334,7 @@ def _native_sums(
         pointers += [mine.col_q2, mine.col_p2, mine.col_q1, mine.col_p1, mine.whole]
         library.fb_judge(
             c.ctypes.data - 4 * skipped,
-            y.ctypes.data - 8 * skipped,
+            None if y is None else y.ctypes.data - 8 * skipped,
             t.ctypes.data - 4 * skipped,
             s.ctypes.data - (4 * skipped if s.size > 1 else 0),
             int(s.size > 1),
@@ -283,6 +342,7 @@ def _native_sums(
             int(exact),
             R,
             C,
+            C // heads,
             bounds[i],
             bounds[i + 1],
             *(a.ctypes.data for a in pointers),
@@ -319,7 +379,7 @@ def _merged(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float6
 
 def _numpy_sums(
     c: NDArray[np.float32],
-    y: NDArray[np.float64],
+    given: NDArray[np.float64] | None,
     t: NDArray[np.float32],
     s: NDArray[np.float32],
     u: float,
@@ -327,11 +387,13 @@ def _numpy_sums(
     G: int,
     R: int,
     C: int,
+    heads: int,
 ) -> _Raw:
     """The same sums by NumPy: the oracle of judge.c, written for reading."""
-    raw = _new(G, R, C)
+    raw = _new(G, R, C, heads)
     if c.size == 0:
         return raw
+    y = t.astype(np.float64) if given is None else given
     c, y, t = c.reshape(G * R, C), y.reshape(G * R, C), t.reshape(G * R, C)
     scale = np.broadcast_to(s.reshape(-1) if s.size == 1 else s.reshape(G * R, C), c.shape).astype(np.float64)
     top = float(np.finfo(np.float32).max)
@@ -345,7 +407,7 @@ def _numpy_sums(
         q, p = np.clip(e / natural, -1e18, 1e18), np.clip(d / natural, -1e18, 1e18)
         r = np.where(number, 0.0 if exact else u * y / natural, 0.0)
     kinds = [np.where(np.isnan(x), 3, np.where(x <= MASKED, 1, np.where(np.isposinf(x), 2, 0))) for x in (c, y)]
-    bad = kinds[0] != kinds[1]
+    bad = (kinds[0] != kinds[1]) | ((kinds[1] > 1) & (given is None))
     bad_masked = bad & ((kinds[0] == 1) | (kinds[1] == 1))
     yn = np.where(number, y, 0.0)
     raw.row_q2, raw.row_p2 = (q * q).sum(1), (p * p).sum(1)
@@ -354,7 +416,7 @@ def _numpy_sums(
     raw.col_p2 = (p * p).reshape(G, R, C).sum(1).ravel()
     raw.col_q1 = q.reshape(G, R, C).sum(1).ravel()
     raw.col_p1 = p.reshape(G, R, C).sum(1).ravel()
-    raw.row_g = np.stack([(q * r).sum(1), (p * r).sum(1), (r * r).sum(1)], 1)
+    raw.row_g = np.stack([x.reshape(G * R, heads, -1).sum(2) for x in (q * r, p * r, r * r)], 2)
     first = int(np.argmax(bad)) if bad.any() else -1
     raw.whole[:] = [
         c.size,

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from firstbad import screen
 from firstbad.alignment import Alignment, Pair
-from firstbad.allocator import Spare
+from firstbad.allocator import Spare, frozen
 from firstbad.blocks import BLOCK
 from firstbad.graph import Graph, Op, Value
 from firstbad.heads import heads_near
-from firstbad.judge import Rows, Sums, distance, gains_of, head_shares, judge, takes_blocks
+from firstbad.judge import Rows, Sums, distance, equal, judge, takes_blocks
 from firstbad.layout import Layout
 from firstbad.noise import FACTOR, ROUNDOFF, Excess, Floor, Pool, Sequential, excesses, floor, pools
 from firstbad.padding import without
@@ -115,6 +116,11 @@ class _Measured:
     order: float
     cumulative: float
     cumulative_index: int
+    from_twin: float | None = None  # screened: rms distance from the twin; its size in `sums` is a sample's
+
+    @property
+    def screened(self) -> bool:
+        return self.from_twin is not None
 
 
 def measure(
@@ -125,12 +131,14 @@ def measure(
     *,
     judged: Callable[[Value], bool] = lambda _: True,
     progress: Callable[[str], None] = lambda _: None,
+    screening: bool = True,
 ) -> Local:
     """Judges every aligned value of two traces (of those, the `judged` ones: the others are only given to readers).
 
-    Reads both by memory map; holds one value of each at a time.
+    Reads both by memory map; holds one value of each at a time. `screening`: large values are replayed in float64 only
+    where a test leaves a doubt, the errors of the others are those of a sample of their rows (screen.py).
     """
-    measured, inputs = [], {}
+    inputs = {}
     given = giver(reference, candidate, alignment)
     for pair in alignment.pairs:
         if pair.reference.kind == "input":
@@ -148,24 +156,43 @@ def measure(
         site = seen.setdefault(op.id, len(seen))
         return SAMPLES if site < ORDER_SITES or site.bit_count() == 1 else 0
 
-    seen, spare = 0, Spare()
     through = passing(reference.graph, candidate.graph, alignment)
-    blocks = takes_blocks()
-    for replayed in sweep(
-        reference.graph, executor, given, wanted, samples=samples, u=u, in_blocks=blocks, passing=through
-    ):
-        pair = alignment.by_reference[replayed.value.id]
-        progress(pair.reference.name)
-        measured.append(_measure(reference, candidate, pair, replayed, orders))
-        del replayed
-        seen += 4 * math.prod(pair.reference.shape)
-        if seen > RELEASE:
-            seen = 0
-            spare.give_back()
-            reference.release()
-            candidate.release()
-    pooled = pools((kind_of(m.op, m.length), m.sums) for m in measured if not m.exact)
-    found = tuple(_judged(reference.graph, measured, pooled))
+
+    def measured_of(ids: frozenset[int], samples: Callable[[Op], int], screening: bool) -> Iterator[_Measured]:
+        seen, spare, blocks = 0, Spare(), takes_blocks()
+        for replayed in sweep(
+            reference.graph,
+            executor,
+            given,
+            ids,
+            samples=samples,
+            u=u,
+            in_blocks=blocks,
+            passing=through,
+            screening=screening and blocks,
+        ):
+            pair = alignment.by_reference[replayed.value.id]
+            progress(pair.reference.name)
+            yield _measure(reference, candidate, pair, replayed, orders)
+            del replayed
+            seen += 4 * math.prod(pair.reference.shape)
+            if seen > RELEASE:
+                seen = 0
+                spare.give_back()
+                reference.release()
+                candidate.release()
+
+    with frozen():
+        measured = list(measured_of(wanted, samples, screening))
+    while True:
+        pooled = pools((kind_of(m.op, m.length), m.sums) for m in measured if not m.exact)
+        found = tuple(_judged(reference.graph, measured, pooled))
+        bad = frozenset(j.pair.reference.id for j in found if j.bad)
+        unsure = frozenset(m.pair.reference.id for m in measured if m.screened) & bad
+        if not unsure:
+            break
+        full = {m.pair.reference.id: m for m in measured_of(unsure, lambda _: 0, False)}
+        measured = [full.get(m.pair.reference.id, m) for m in measured]
     doubted = frozenset(j.pair.reference.id for j in found if _doubted(j))
     if doubted:
         # Some sums of one value drift further than a sample of them shows: these are summed in order, each of them.
@@ -225,6 +252,8 @@ def sums_of(candidate: NDArray[Any], replayed: Replayed, dtype: str, heads: int 
     candidate = without(candidate, replayed.ignored, replayed.expected)
     if not np.issubdtype(replayed.expected.dtype, np.floating):
         return _discrete(candidate, replayed.expected)
+    if replayed.exact and np.array_equal(candidate, replayed.expected, equal_nan=True):
+        return equal(candidate.shape)
     expected = np.asarray(replayed.expected, np.float64)
     scale = replayed.scale
     if replayed.exact:
@@ -234,10 +263,7 @@ def sums_of(candidate: NDArray[Any], replayed: Replayed, dtype: str, heads: int 
     scale = np.broadcast_to(scale, expected.shape) if scale.size > 1 else scale
     u = ROUNDOFF.get(dtype, ROUNDOFF["float32"])
     own = np.asarray(candidate, np.float32)
-    sums = judge(own, expected, replayed.twin, scale, u=u, exact=replayed.exact)
-    if heads > 1 and not replayed.exact and sums.gains.count == 1 and expected.shape[-1] % heads == 0:
-        sums = replace(sums, gains=gains_of(head_shares(own, expected, replayed.twin, scale, heads, u)))
-    return sums
+    return judge(own, expected, replayed.twin, scale, u=u, exact=replayed.exact, heads=1 if replayed.exact else heads)
 
 
 def as_computed(replayed: Replayed, layout: Layout) -> Replayed:
@@ -288,7 +314,11 @@ def sequential_of(candidate_u: float, replayed: Replayed) -> Sequential | None:
         return None
     at, _ = replayed.sequential
     expected = np.asarray(replayed.expected, np.float64).reshape(-1)[at]
-    scale = np.broadcast_to(replayed.scale, replayed.expected.shape)[np.unravel_index(at, replayed.expected.shape)]
+    scale = replayed.scale
+    if scale.shape == replayed.expected.shape:
+        scale = scale.reshape(-1)[at]
+    else:
+        scale = np.broadcast_to(scale, replayed.expected.shape)[np.unravel_index(at, replayed.expected.shape)]
     return _sequential(candidate_u, *replayed.sequential, expected, scale, replayed.expected.shape[-1])
 
 
@@ -306,32 +336,45 @@ def _sequential(
 
 
 def _in_pieces(candidate: NDArray[Any], replayed: Replayed, dtype: str, heads: int) -> tuple[Sums, Sequential | None]:
-    """`sums_of` and `sequential_of` of a large value, a block of rows at a time."""
+    """`sums_of` and `sequential_of` of a large value, a block of rows at a time; of a screened one against the twin."""
     assert replayed.pieces is not None
     u = ROUNDOFF.get(dtype, ROUNDOFF["float32"])
     shape, C = candidate.shape, candidate.shape[-1]
-    judging = Rows(shape, u)
-    beside = heads > 1 and C % heads == 0 and math.prod(shape[:-2]) == 1
-    shares = np.zeros((heads, 3))
+    judging = Rows(shape, u, heads=heads)
     at, values = replayed.sequential or (np.empty(0, np.int64), np.empty(0))
     expected, scale = np.zeros(at.size), np.zeros(at.size, np.float32)
     own = candidate.reshape(-1, C)
     ignored = None if replayed.ignored is None else np.broadcast_to(replayed.ignored, shape).reshape(-1, C)
     for piece in replayed.pieces:
-        y, t = np.asarray(piece.expected, np.float64).reshape(-1, C), piece.twin.reshape(-1, C)
-        s = piece.scale if piece.scale.size == 1 else np.broadcast_to(piece.scale, piece.expected.shape).reshape(-1, C)
-        rows = slice(piece.start, piece.start + len(y))
-        c = without(own[rows], None if ignored is None else ignored[rows], y)
+        t = piece.twin.reshape(-1, C)
+        y = None if piece.expected is None else np.asarray(piece.expected, np.float64).reshape(-1, C)
+        s = piece.scale if piece.scale.size == 1 else np.broadcast_to(piece.scale, piece.twin.shape).reshape(-1, C)
+        rows = slice(piece.start, piece.start + len(t))
+        c = without(own[rows], None if ignored is None else ignored[rows], t if y is None else y)
         judging.add(piece.start, c, y, t, s)
-        if beside:
-            shares += head_shares(c, y, t, s, heads, u)
-        here = (at >= piece.start * C) & (at < rows.stop * C)
-        local = at[here] - piece.start * C
-        expected[here] = y.reshape(-1)[local]
-        scale[here] = np.broadcast_to(s, y.shape)[np.unravel_index(local, y.shape)]
+        if y is not None:
+            here = (at >= piece.start * C) & (at < rows.stop * C)
+            local = at[here] - piece.start * C
+            expected[here] = y.reshape(-1)[local]
+            scale[here] = np.broadcast_to(s, y.shape)[np.unravel_index(local, y.shape)]
     found = None if replayed.sequential is None else _sequential(u, at, values, expected, scale, C)
-    sums = judging.sums()
-    return (replace(sums, gains=gains_of(shares)) if beside else sums), found
+    return judging.sums(), found
+
+
+def _screened(
+    candidate: NDArray[Any], replayed: Replayed, dtype: str, heads: int
+) -> tuple[Sums, Sequential | None, float]:
+    """The sums of a screened value as its tests see them, but for the error that it is said to have: the sample's."""
+    assert replayed.rows is not None
+    against_twin, _ = _in_pieces(candidate, replace(replayed, sequential=None), dtype, heads)
+    ignored = replayed.ignored
+    if ignored is not None:
+        ignored = np.broadcast_to(ignored, candidate.shape)[..., replayed.rows, :]
+    some = replace(replayed, ignored=ignored, pieces=None)
+    sample = sums_of(candidate[..., replayed.rows, :], some, dtype)
+    ordered = sequential_of(ROUNDOFF.get(dtype, ROUNDOFF["float32"]), some)
+    seen = screen.seen(against_twin, sample)
+    return replace(seen, candidate=sample.candidate), ordered, against_twin.candidate
 
 
 def _worst_of(sites: Iterable[Sequential | None]) -> Sequential | None:
@@ -353,7 +396,10 @@ def _measure(
         replayed = _masked_twice(replayed, array, own)
     heads = heads_near(reference.graph, [(pair.reference.id, 0)], 1)
     u = ROUNDOFF.get(pair.candidate.dtype, ROUNDOFF["float32"])
-    if replayed.pieces is not None:
+    from_twin = None
+    if replayed.rows is not None:
+        sums, ordered, from_twin = _screened(array, replayed, pair.candidate.dtype, heads)
+    elif replayed.pieces is not None:
         sums, ordered = _in_pieces(array, replayed, pair.candidate.dtype, heads)
     else:
         sums = sums_of(array, replayed, pair.candidate.dtype, heads)
@@ -364,7 +410,9 @@ def _measure(
         known.append(ordered)
     sequential = _worst_of(known)
     cumulative, at = distance(without(array, replayed.ignored, own), own)
-    return _Measured(pair, op, sums, sequential, replayed.exact, replayed.length, replayed.order, cumulative, at)
+    return _Measured(
+        pair, op, sums, sequential, replayed.exact, replayed.length, replayed.order, cumulative, at, from_twin
+    )
 
 
 def _judged(graph: Graph, measured: list[_Measured], pooled: Mapping[str, Pool]) -> Iterator[Judged]:
@@ -404,12 +452,15 @@ def _judge(m: _Measured, pooled: Mapping[str, Pool], inherited: float) -> Judged
     # The floor is in units of u x condition; the twin links it to a relative error.
     relative = m.sums.twin_error * (floor_.whole / m.sums.twin) if m.sums.twin > 0 else ROUNDOFF["float32"]
     noise_floor = 0.0 if m.exact else relative
+    tests = excesses(m.sums, floor_, exact=m.exact)
+    if m.from_twin is not None:
+        tests = excesses(replace(m.sums, candidate=m.from_twin), floor_, exact=False, factor=screen.STRICT)
     return Judged(
         pair=m.pair,
         op=m.op,
         sums=m.sums,
         floor=floor_,
-        tests=tuple(excesses(m.sums, floor_, exact=m.exact)),
+        tests=tuple(tests),
         exact=m.exact,
         length=m.length,
         noise_floor=noise_floor,

@@ -110,8 +110,8 @@ def floor(sums: Sums, pool: Pool, sequential: Sequential | None) -> Floor:
     """The noise floor of one value: the largest of the three sources, for the whole and for each kind of slice."""
     order = sequential or Sequential(0.0, 0.0, 0.0)
     whole = max(sums.twin, pool.whole, order.rms)
-    beyond = max(1.0, _largest_of(sums.count) / _largest_of(SAMPLED))
-    element = max(sums.element_twin, pool.element, order.worst * beyond, whole * _largest_of(sums.count))
+    beyond = max(1.0, largest_of(sums.count) / largest_of(SAMPLED))
+    element = max(sums.element_twin, pool.element, order.worst * beyond, whole * largest_of(sums.count))
     rows = max(sums.rows.twin, pool.rows, order.row, _of_slices(whole, element, sums.rows))
     groups = max(sums.groups.twin, _of_slices(whole, element, sums.groups))
     return Floor(
@@ -124,21 +124,21 @@ def floor(sums: Sums, pool: Pool, sequential: Sequential | None) -> Floor:
     )
 
 
-def _fine(sums: Sums, floor_: Floor) -> list[Excess]:
+def _fine(sums: Sums, floor_: Floor, factor: float) -> list[Excess]:
     """Tests that see less than one rounding step, as noise averages out: a head's gain, a channel's offset; and the
     newest token, for which another row's large error is no excuse.
     """
     tests = []
     if sums.gains.count > 1:
         spread = floor_.whole / math.sqrt(max(1, sums.gains.length))
-        limit = GAIN + FACTOR * sums.gains.twin + (4 + _largest_of(sums.gains.count)) * spread
+        limit = GAIN + factor * sums.gains.twin + (4 + largest_of(sums.gains.count)) * spread
         tests.append(Excess("gains", sums.gains.candidate, limit, sums.gains.index))
     if sums.offsets.length > FEW_ROWS:
         spread = floor_.columns / math.sqrt(sums.offsets.length)
-        limit = OFFSET + FACTOR * sums.offsets.twin + (2 + _largest_of(sums.offsets.count)) * spread
+        limit = OFFSET + factor * sums.offsets.twin + (2 + largest_of(sums.offsets.count)) * spread
         tests.append(Excess("offsets", sums.offsets.candidate, limit, sums.offsets.index))
     if sums.rows.count > sums.last.count:
-        limit = FACTOR * max(sums.last.twin, floor_.last) + QUARTER
+        limit = factor * max(sums.last.twin, floor_.last) + QUARTER
         tests.append(Excess("last", sums.last.candidate, limit, sums.last.index))
     return tests
 
@@ -149,16 +149,16 @@ def _of_slices(whole: float, element: float, slices: Slice) -> float:
     """
     if slices.count <= 1 or slices.length == 0:
         return whole
-    alike = whole * (1 + _largest_of(slices.count) / math.sqrt(2 * slices.length))
+    alike = whole * (1 + largest_of(slices.count) / math.sqrt(2 * slices.length))
     return max(alike, math.sqrt((element**2 + (slices.length - 1) * whole**2) / slices.length))
 
 
-def _largest_of(count: int) -> float:
+def largest_of(count: int) -> float:
     """Expected largest of `count` standard normal numbers (leading term)."""
     return math.sqrt(2 * math.log(max(2, count)))
 
 
-def excesses(sums: Sums, floor_: Floor, *, exact: bool) -> list[Excess]:
+def excesses(sums: Sums, floor_: Floor, *, exact: bool, factor: float = FACTOR) -> list[Excess]:
     """Every test of one value, the failed ones among them; the worst first."""
     tests = [
         Excess("nonfinite", sums.bad_nonfinite, 0, sums.first_bad),
@@ -169,12 +169,12 @@ def excesses(sums: Sums, floor_: Floor, *, exact: bool) -> list[Excess]:
     else:
         spread = floor_.whole / math.sqrt(sums.gain_weight) if sums.gain_weight > 0 else math.inf
         tests += [
-            Excess("whole", sums.candidate, FACTOR * floor_.whole + QUARTER),
-            Excess("rows", sums.rows.candidate, FACTOR * floor_.rows + QUARTER, sums.rows.index),
-            Excess("columns", sums.columns.candidate, FACTOR * floor_.columns + QUARTER, sums.columns.index),
-            Excess("groups", sums.groups.candidate, FACTOR * floor_.groups + QUARTER, sums.groups.index),
-            Excess("element", sums.element, FACTOR * floor_.element + QUARTER, sums.element_index),
-            Excess("gain", abs(sums.gain), GAIN + FACTOR * abs(sums.gain_twin) + 6 * spread),
-            *_fine(sums, floor_),
+            Excess("whole", sums.candidate, factor * floor_.whole + QUARTER),
+            Excess("rows", sums.rows.candidate, factor * floor_.rows + QUARTER, sums.rows.index),
+            Excess("columns", sums.columns.candidate, factor * floor_.columns + QUARTER, sums.columns.index),
+            Excess("groups", sums.groups.candidate, factor * floor_.groups + QUARTER, sums.groups.index),
+            Excess("element", sums.element, factor * floor_.element + QUARTER, sums.element_index),
+            Excess("gain", abs(sums.gain), GAIN + factor * abs(sums.gain_twin) + 6 * spread),
+            *_fine(sums, floor_, factor),
         ]
     return sorted(tests, key=lambda t: (t.bad, t.ratio), reverse=True)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from firstbad import blocks
+from firstbad import blocks, screen, stack
 from firstbad.graph import Graph, Op, Value
 from firstbad.padding import Padding
 
@@ -108,7 +108,7 @@ class Piece:
     """Some rows of a value that is replayed in blocks; see `Replayed`."""
 
     start: int  # number of the first row, seen as [rows, last axis]
-    expected: NDArray[Any]
+    expected: NDArray[Any] | None  # None where the value is screened: the twin alone
     twin: NDArray[Any]
     scale: NDArray[np.float32]
 
@@ -127,6 +127,7 @@ class Replayed:
     order: float = 1.0  # how many times noisier the worst declared order makes what the region computes on the way
     ignored: NDArray[np.bool_] | None = None  # elements at padding, broadcastable; None: all count
     pieces: Iterator[Piece] | None = None  # a large value, to be taken before the next; then the arrays above are empty
+    rows: slice | None = None  # a screened value: its pieces have no `expected`, the arrays above are of these rows
 
 
 @dataclass(frozen=True)
@@ -152,6 +153,7 @@ def sweep(
     u: float = 2.0**-24,
     in_blocks: bool = False,
     passing: frozenset[int] = frozenset(),
+    screening: bool = False,
 ) -> Iterator[Replayed]:
     """Replays what the wanted values need of the reference graph, once, and yields each of them.
 
@@ -160,7 +162,8 @@ def sweep(
     `samples(op)`: how many elements are computed in the worst declared order of summation; 0: none.
     `wanted`: ids of the values to be yielded; a wanted value is replayed from its inputs, then given to its readers.
     `u`: unit roundoff of the candidate's dtype, in which the noise of what is computed on the way is counted.
-    `in_blocks`: large values whose op allows it come in pieces.
+    `in_blocks`: large values whose op allows it come in pieces; `screening`: and without float64 but for a sample of
+    their rows (screen.py says what that is worth).
     `passing`: values that are given to readers of their own step only (passing.py).
     """
     ops = _needed(graph, given, wanted)
@@ -168,7 +171,9 @@ def sweep(
     for op in ops:
         for read in op.reads:
             left[read.value] = left.get(read.value, 0) + 1
-    running = _Sweep(graph, executor, given, wanted, dtype, samples, u, in_blocks, passing)
+    running = _Sweep(graph, executor, given, wanted, dtype, samples, u, in_blocks, passing, screening=screening)
+    if getattr(type(executor), "stacks", False):
+        running.alike.update(stack.alike(graph, ops))
     padding = Padding(graph, given)
     for op in ops:
         for replayed in running.execute(op):
@@ -219,7 +224,10 @@ class _Sweep:
     in_blocks: bool = False
     passing: frozenset[int] = frozenset()
     later: dict[int, _Known] = field(default_factory=dict)  # what later steps are given in the place of a value
+    screening: bool = False
     known: dict[int, _Known] = field(default_factory=dict)
+    alike: dict[tuple[int, ...], list[Op]] = field(default_factory=dict)  # see stack.py
+    made: dict[tuple[int, ...], stack.Made] = field(default_factory=dict)  # ahead, with an op that is alike
     orders: dict[str, float] = field(default_factory=dict)  # op's name → noise of its worst declared order
 
     def execute(self, op: Op) -> Iterator[Replayed]:
@@ -237,11 +245,11 @@ class _Sweep:
                 yield pieces
                 return
         twin_inputs = {i: k.twin for i, k in inputs.items()}
-        if exact and shared:
-            precise = twin = self.executor.run(op, precise_inputs, self.dtype)
+        ready = self._ready(op) if shared and noise == 0 and not exact else None
+        if ready is not None:
+            precise, twin = [ready.precise], [ready.twin]
         else:
-            precise = self.executor.run(op, precise_inputs, "float64")
-            twin = self.executor.run(op, twin_inputs, self.dtype)
+            precise, twin = self._run(op, precise_inputs, None if exact and shared else twin_inputs)
         for n, written in enumerate(op.writes):
             value = self.graph.values[written]
             if written in self.wanted:
@@ -249,7 +257,7 @@ class _Sweep:
                 if exact:
                     scale = self._copied_scale(op, precise[n])
                 elif n == 0:
-                    scale = self._scale(op, inputs, precise[n], noise)
+                    scale = self._scale(op, inputs, precise[n], noise) if ready is None else ready.scale
                     sampled = self.samples(op)
                     sequential = self.executor.sequential(op, twin_inputs, sampled, written) if sampled else None
                 yield Replayed(value, precise[n], twin[n], scale, sequential, exact and noise == 0, length, order)
@@ -276,6 +284,16 @@ class _Sweep:
         if value in self.passing and not np.array_equal(own, made.precise):
             self.later[value] = made
 
+    def _run(
+        self, op: Op, inputs: Mapping[int, NDArray[Any]], twin_inputs: Mapping[int, NDArray[Any]] | None
+    ) -> tuple[list[NDArray[Any]], list[NDArray[Any]]]:
+        """The outputs in both precisions; without inputs of the twin's own both are one."""
+        if twin_inputs is not None:
+            return self.executor.run(op, inputs, "float64"), self.executor.run(op, twin_inputs, self.dtype)
+        same = self._unchanged(op, inputs)
+        made = self.executor.run(op, inputs, self.dtype) if same is None else [same]
+        return made, made
+
     def _across(self, op: Op) -> set[int]:
         """What an op reads of earlier steps."""
         return {r.value for r in op.reads if r.value >= 0 and self.graph.values[r.value].step != op.step}
@@ -290,10 +308,27 @@ class _Sweep:
             if self.given(self.graph.values[written]) is None:
                 self.later[written] = _Known(made, made)
 
+    def _unchanged(self, op: Op, inputs: Mapping[int, NDArray[Any]]) -> NDArray[Any] | None:
+        """The only input of arithmetic with a number that changes nothing: no copy is made of it."""
+        if op.kind.removeprefix("aten.").partition(".")[0] not in NEUTRAL or len(op.reads) != 1:
+            return None
+        array = inputs.get(op.reads[0].value)
+        value = self.graph.values[op.writes[0]]
+        same = array is not None and array.shape == value.shape and str(array.dtype) == self.dtype == value.dtype
+        return array if same else None
+
+    def _ready(self, op: Op) -> stack.Made | None:
+        """What the op makes, where it can be made together with those of later steps."""
+        if op.writes not in self.made and op.writes in self.alike:
+            self.made.update(stack.together(self.executor, self.graph, self.alike[op.writes], self.given, self.dtype))
+        return self.made.pop(op.writes, None)
+
     def _pieces(self, op: Op, inputs: Mapping[int, NDArray[Any]]) -> Replayed | None:
         """A large value in blocks of rows; None where its op or its size does not ask for it."""
         value = self.graph.values[op.writes[0]]
-        if math.prod(value.shape) < 2 * blocks.BLOCK or value.id not in self.wanted or "float" not in value.dtype:
+        sample = self._sampled_rows(op, value, inputs)
+        least = 2 * blocks.BLOCK if sample is None else 0
+        if math.prod(value.shape) < least or value.id not in self.wanted or "float" not in value.dtype:
             return None
         found = blocks.cut(self.graph, op, value.shape)
         own = self.given(value)
@@ -303,23 +338,40 @@ class _Sweep:
         step, rows = blocks.size(value.shape, axis)
 
         def piece(start: int) -> Piece | None:
-            part = slice(start, start + step)
-            mine = {i: a[(slice(None),) * axes[i] + (part,)] if i in axes else a for i, a in inputs.items()}
-            precise = self.executor.run(op, mine, "float64")[0]
-            scale = self.executor.scale(op, mine, precise)
-            if scale is None:
-                return None
-            return Piece(start * rows, precise, self.executor.run(op, mine, self.dtype)[0], scale)
+            mine = _part(inputs, axes, slice(start, start + step))
+            precise = self.executor.run(op, mine, "float64")[0] if sample is None else None
+            twin = self.executor.run(op, mine, self.dtype)[0]
+            scale = self.executor.scale(op, mine, twin if precise is None else precise)
+            return None if scale is None else Piece(start * rows, precise, twin, scale)
 
         first = piece(0)
         if first is None:
             return None
-        sampled = self.samples(op)
-        sequential = self.executor.sequential(op, inputs, sampled, value.id) if sampled else None
         self.known[value.id] = _Known(own, own)
         more = (p for start in range(step, value.shape[axis], step) if (p := piece(start)) is not None)
-        nothing = np.empty(0)
-        return Replayed(value, nothing, nothing, None, sequential, False, 1, pieces=itertools.chain([first], more))
+        pieces = itertools.chain([first], more)
+        count = self.samples(op)
+        if sample is None:
+            sequential = self.executor.sequential(op, inputs, count, value.id) if count else None
+            nothing = np.empty(0)
+            return Replayed(value, nothing, nothing, None, sequential, False, 1, pieces=pieces)
+        rows_, mine = sample
+        precise = self.executor.run(op, mine, "float64")[0]
+        twin, scale = self.executor.run(op, mine, self.dtype)[0], self.executor.scale(op, mine, precise)
+        sequential = self.executor.sequential(op, mine, count, value.id) if count else None
+        return Replayed(value, precise, twin, scale, sequential, False, 1, pieces=pieces, rows=rows_)
+
+    def _sampled_rows(
+        self, op: Op, value: Value, inputs: Mapping[int, NDArray[Any]]
+    ) -> tuple[slice, Mapping[int, NDArray[Any]]] | None:
+        """Which rows of a value that is to be screened are replayed in float64, and the inputs of these alone."""
+        every = screen.every(value.shape) if self.screening else 1
+        found = blocks.cut(self.graph, op, value.shape, rows=True) if every > 1 else None
+        if found is None or not found[1] or not found[1].keys() <= inputs.keys():
+            return None
+        rows = slice(value.id % every, None, every)
+        # in rows as the whole has them: PyTorch computes what has gaps in another way, with another error
+        return rows, {i: np.ascontiguousarray(a) for i, a in _part(inputs, found[1], rows).items()}
 
     def _scale(
         self, op: Op, inputs: Mapping[int, _Known], output: NDArray[Any], noise: float
@@ -360,6 +412,11 @@ class _Sweep:
         if count or op.name not in self.orders:
             self.orders[op.name] = _order(self.executor.sequential(op, inputs, count or 512, written), made, self.u)
         return self.orders[op.name]
+
+
+def _part(inputs: Mapping[int, NDArray[Any]], axes: Mapping[int, int], part: slice) -> dict[int, NDArray[Any]]:
+    """The inputs with those that are cut cut, each along its own axis."""
+    return {i: a[(slice(None),) * axes[i] + (part,)] if i in axes else a for i, a in inputs.items()}
 
 
 def _with_noise(scale: NDArray[np.float32] | None, noise: float) -> NDArray[np.float32] | None:

@@ -262,7 +262,9 @@ def _compared(
     from firstbad.trace import open_trace
 
     with open_trace(path) as reference:
-        comparison = compare(reference, candidate, room.executor(prepared), budget=trial.budget, notes=prepared.notes)
+        executor = room.executor(prepared)
+        # the whole of every value: what a baseline is compared with is no sample
+        comparison = compare(reference, candidate, executor, budget=trial.budget, notes=prepared.notes, screening=False)
         at = first_difference(trial.expected, answer.tokens)
         tie = None
         if trial.expected is not None and 0 <= at < min(len(trial.expected), len(answer.tokens)):

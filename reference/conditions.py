@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch.nn import functional as F  # noqa: N812 - PyTorch's own habit
 
+from firstbad.judge import softmax_scale
+
 Tensor = torch.Tensor
 Absolute = Callable[[Tensor], Tensor]
 Condition = Callable[..., "Tensor | None"]
@@ -37,6 +39,36 @@ EXACT = frozenset(
     "threshold clamp clamp_min clamp_max hardtanh max min amax amin maximum minimum max_pool1d max_pool2d "
     "max_pool2d_with_indices sort topk floor ceil round trunc masked_scatter fill zero".split()
 )
+
+
+def of_output(kind: str) -> Callable[..., Tensor] | None:
+    """The scale function of an op kind that takes the op's output too, in float32, before its arguments.
+
+    Its result does not depend on more than a row, so it is called with some rows at a time.
+    """
+    word = kind.split(".")[1] if kind.startswith("aten.") and kind.count(".") == 2 else ""
+    return OF_OUTPUT.get(word)
+
+
+CACHED = 1 << 17
+"""Elements that are taken at a time: half a megabyte each of what is read and made, so that it stays in the cache."""
+
+
+def by_rows(scale: Callable[..., Tensor], y: Tensor, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """`scale` of a large value some rows at a time; whole where the rows are no rows."""
+    along = kwargs.get("dim", args[0] if args else -1)
+    last = not isinstance(along, int) or along in (-1, x.dim() - 1)
+    if x.numel() < 2 * CACHED or x.dim() < 2 or not last or not (x.is_contiguous() and y.is_contiguous()):
+        return scale(y, x, *args, **kwargs)
+    made = torch.empty_like(x)
+    C = x.shape[-1]
+    rows, of, to = x.view(-1, C), y.view(-1, C), made.view(-1, C)
+    step = max(1, CACHED // C)
+    rest = (-1, *args[1:]) if args else args
+    for start in range(0, len(rows), step):
+        part = slice(start, start + step)
+        to[part] = scale(of[part], rows[part], *rest, **kwargs)
+    return made
 
 
 def _zero(_abs: Absolute, *_: Any, **__: Any) -> Tensor:
@@ -90,9 +122,10 @@ def _mean(_abs: Absolute, x: Tensor, dim: Any = None, keepdim: bool = False, **_
     return x.abs().mean() if dim is None else x.abs().mean(dim, keepdim)
 
 
-def _softmax(_abs: Absolute, x: Tensor, dim: int, *_: Any) -> Tensor:
+def _softmax(y: Tensor, x: Tensor, dim: int, *_: Any) -> Tensor:
     """y (1 + |x - max|): the rounding of exp and of its argument; and the sum's share, Σ y |x - max|."""
-    y = torch.softmax(x, dim)
+    if dim in (-1, x.dim() - 1) and (made := softmax_scale(y.numpy(), x.numpy())) is not None:
+        return torch.from_numpy(made)
     below = torch.sub(x.amax(dim, keepdim=True), x)
     own = below.clamp_(max=1e30).mul_(y)  # where masked: 0 × inf must be 0
     share = own.sum(dim, keepdim=True).add_(1)
@@ -158,11 +191,15 @@ def _batch_norm(
     return scale if b is None else scale + b.abs().reshape(channels)
 
 
-def _gelu(_abs: Absolute, x: Tensor, *, approximate: str = "none") -> Tensor:
-    """0.5 |x| (1 + |erf|), as 1 + erf cancels for negative x, and the argument's rounding: x² φ(x)."""
-    density = torch.exp(-0.5 * x.square()) * 0.3989423
-    scale = 0.5 * x.abs() * (1 + torch.erf(x * 0.70710678).abs()) + x.square() * density
-    return scale * 2 if approximate == "tanh" else scale  # the argument is a sum with a cube in it
+def _gelu(y: Tensor, x: Tensor, *, approximate: str = "none") -> Tensor:
+    """0.5 |x| (1 + |erf|), as 1 + erf cancels for negative x, and the argument's rounding: x² φ(x).
+
+    The first is |y| or, for negative x, |x| - |y|: the larger of the two.
+    """
+    square, size, y = x.square(), x.abs(), y.abs()
+    scale = torch.maximum(size.sub_(y), y)
+    scale.addcmul_(square.mul(-0.5).exp_(), square, value=0.3989423)
+    return scale.mul_(2) if approximate == "tanh" else scale  # the argument is a sum with a cube in it
 
 
 def _sigmoid(_abs: Absolute, x: Tensor) -> Tensor:
@@ -222,7 +259,6 @@ TABLE: dict[str, Condition] = {
     **dict.fromkeys(("add", "sub", "rsub"), _add),
     **dict.fromkeys(("mul", "multiply"), _product),
     **dict.fromkeys(("div", "divide"), _quotient),
-    **dict.fromkeys(("softmax", "_softmax", "_safe_softmax"), _softmax),
     **dict.fromkeys(("log_softmax", "_log_softmax"), _log_softmax),
     **dict.fromkeys(("layer_norm", "native_layer_norm"), _layer_norm),
     **dict.fromkeys(("rms_norm", "_fused_rms_norm"), _rms_norm),
@@ -231,7 +267,6 @@ TABLE: dict[str, Condition] = {
     "batch_norm": _batch_norm,
     "sum": _sum,
     "mean": _mean,
-    "gelu": _gelu,
     "silu": _silu,
     "sigmoid": _sigmoid,
     "tanh": _tanh,
@@ -246,4 +281,9 @@ TABLE: dict[str, Condition] = {
     "square": _itself(torch.square),
     "erf": lambda _abs, x: torch.erf(x).abs() + x.abs() * torch.exp(-x.square()) * 1.1283792,
     "cumsum": lambda _abs, x, dim, **_: x.abs().cumsum(dim),
+}
+
+OF_OUTPUT: dict[str, Callable[..., Tensor]] = {
+    **dict.fromkeys(("softmax", "_softmax", "_safe_softmax"), _softmax),
+    "gelu": _gelu,
 }

@@ -51,6 +51,9 @@ DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.
 class Executor:
     """The model's ops, with its weights at hand; see the protocol in firstbad/replay.py."""
 
+    stacks = True
+    """An op does the same in every step, so that several can be computed together (firstbad/stack.py)."""
+
     weight_budget = WEIGHT_BUDGET
     input_budget = INPUT_BUDGET
     input_largest = INPUT_LARGEST
@@ -100,11 +103,16 @@ class Executor:
 
     def scale(self, op: Op, inputs: Mapping[int, np.ndarray], output: np.ndarray) -> np.ndarray | None:
         found = grouped.condition if op.kind.startswith("aten._grouped_mm.") else conditions.of(op.kind)
-        if found is None:
+        given_output = conditions.of_output(op.kind)
+        if found is None and given_output is None:
             return None
         args, kwargs = self._arguments(op, inputs)
         with torch.inference_mode():
-            scale = found(_Absolutes(self, op), *args, **kwargs)
+            if given_output is not None:
+                made = _tensor(output).to(torch.float32)
+                scale: torch.Tensor | None = conditions.by_rows(given_output, made, *args, **kwargs)
+            elif found is not None:
+                scale = found(_Absolutes(self, op), *args, **kwargs)
         if scale is None:
             return None
         if scale.shape != output.shape and scale.numel() != 1:
