@@ -174,15 +174,15 @@ VARIANT(positions_halves) { /* the halves of each row exchanged */
         for (int64_t d = 0; d < D; d++) F(c->out)[t * D + d] = F(c->weight[0])[(first + t) * D + (d + D / 2) % D];
 }
 
-static void rows_of(const Call *c, int64_t more, float factor) {
+static void embedded_rows(const Call *c, int64_t more, float factor) {
     int64_t V = c->weight[0].dims[0], D = c->weight[0].dims[1], T = c->in[0].count;
     const int64_t *ids = (const int64_t *)(void *)c->in[0].at;
     for (int64_t t = 0; t < T; t++)
         for (int64_t d = 0; d < D; d++)
             F(c->out)[t * D + d] = F(c->weight[0])[((ids[t] + more) % V) * D + d] * factor;
 }
-VARIANT(embedding_next) { rows_of(c, 1, 1); }
-VARIANT(embedding_scaled) { rows_of(c, 0, sqrtf((float)c->weight[0].dims[1])); }
+VARIANT(embedding_next) { embedded_rows(c, 1, 1); }
+VARIANT(embedding_scaled) { embedded_rows(c, 0, sqrtf((float)c->weight[0].dims[1])); }
 
 /* ---- choosing ---- */
 
