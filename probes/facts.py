@@ -43,8 +43,19 @@ KNOWN = {
         "gemma2",
     ),
     "qwen3_next",
+    "gemma3_text",
     *("smollm3", "olmo2", "phi3", "glm", "helium", "seed_oss", "gpt_oss"),
 }
+
+
+@dataclass(frozen=True)
+class Table:
+    """Cosines and sines of some layers."""
+
+    name: str  # "": the only one, which the reference makes under its own name
+    frequency: str  # weight
+    scale: float
+    layers: frozenset[int]
 
 
 @dataclass(frozen=True)
@@ -81,7 +92,7 @@ class Facts:
     pairs: bool
     table_pairs: bool  # each angle stands twice, side by side
     rope_width: int  # of the table of cosines
-    rope_scale: float
+    tables: tuple[Table, ...]
     rope_words: str  # how the reference writes it
     gate: str
     gate_word: str
@@ -110,14 +121,8 @@ def facts_of(config: Mapping[str, Any], weights: Mapping[str, tuple[int, ...]]) 
     act = config.get("hidden_activation") or config.get("hidden_act")
     if act not in GATES:
         raise UsageError(f"the built-in C engine knows no activation `{act}`: it has {', '.join(GATES)}")
-    frequencies = weights.get("model.rotary_emb.inv_freq", (0,))[0]
-    if not frequencies:
-        raise UsageError("the model has no single table of rotary frequencies: the built-in C engine needs one")
-    rope = config.get("rope_parameters") or {}
-    if rope.get("rope_type") in ("dynamic", "longrope"):
-        raise UsageError(
-            f"the built-in C engine knows no rope of type {rope['rope_type']}: its table changes with length"
-        )
+    tables = _tables(config, weights, layers)
+    frequencies = weights[tables[0].frequency][0]
     turned = 2 * frequencies
     scalar = config.get("query_pre_attn_scalar")
     return Facts(
@@ -140,7 +145,7 @@ def facts_of(config: Mapping[str, Any], weights: Mapping[str, tuple[int, ...]]) 
         pairs=family in PAIRS,
         table_pairs=False,
         rope_width=frequencies if family == "gpt_oss" else turned,
-        rope_scale=_rope_scale(rope),
+        tables=tables,
         rope_words=_rope_words(family, turned < K),
         gate=GATES[act][0],
         gate_word=GATES[act][1],
@@ -156,6 +161,28 @@ def facts_of(config: Mapping[str, Any], weights: Mapping[str, tuple[int, ...]]) 
         linear=_linear(config),
         gated_query=family == "qwen3_next",
     )
+
+
+def _tables(config: Mapping[str, Any], weights: Mapping[str, tuple[int, ...]], layers: int) -> tuple[Table, ...]:
+    """One table for all layers, or one for each type of layer."""
+    kinds = config.get("layer_types") or ("",) * layers
+    rope = config.get("rope_parameters") or {}
+    found = []
+    for kind in ("", *sorted(set(kinds) - {""})):
+        name = f"model.rotary_emb.{kind + '_' if kind else ''}inv_freq"
+        own = rope.get(kind, rope) if kind else rope
+        if name in weights:
+            if own.get("rope_type") in ("dynamic", "longrope"):
+                raise UsageError(
+                    f"the built-in C engine knows no rope of type {own['rope_type']}: its table changes with length"
+                )
+            served = range(layers) if not kind else (i for i, k in enumerate(kinds) if k == kind)
+            found.append(Table(kind, name, _rope_scale(own), frozenset(served)))
+    if not found or len({weights[table.frequency] for table in found}) > 1:
+        raise UsageError(
+            "the model's rotary frequencies are no table for all its layers: the built-in C engine needs one"
+        )
+    return tuple(found)
 
 
 def _linear(config: Mapping[str, Any]) -> Linear:

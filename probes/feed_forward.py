@@ -29,7 +29,7 @@ class Model:
 
     def __init__(self, b: Builder, facts: Facts, weights: Shapes, t: Dim, kept: Kept) -> None:
         self.b, self.f, self.weights, self.t, self.kept = b, facts, weights, t, kept
-        self.cos = self.sin = ""
+        self.turns: dict[int, tuple[str, str]] = {}  # layer → its table of cosines, and of sines
 
     def weight(self, name: str) -> tuple[str, tuple[int, ...]]:
         return name, self.weights[name]

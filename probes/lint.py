@@ -223,15 +223,24 @@ def _misaligned(plan: Plan) -> Iterator[Finding]:
 def _unlike_siblings(plan: Plan) -> Iterator[Finding]:
     """Ports, weights, kinds and constants by layer; a tie of two layers is broken by the model's other stacks."""
     table: dict[tuple[str, str, str, str], dict[int, str]] = {}  # (step, stack, op, port) → layer → what is wired
+    windowed: set[tuple[str, int]] = set()  # layers that see a window only: another sort
     for step in plan.steps.values():
         for op in step.ops:
             match = _LAYER.fullmatch(op.name)
             if match:
+                if "window" in op.attrs:
+                    windowed.add((match["stack"], int(match["index"])))
                 for port, wired in _wires(op, match["stack"], int(match["index"])):
                     key = (step.name, match["stack"], match["rest"], port)
                     table.setdefault(key, {})[int(match["index"])] = wired
     _name_what_enters(table)
-    for (step_name, stack, rest, port), layers in table.items():
+    sorts = [
+        (key, part)
+        for key, every in table.items()
+        for sort in (True, False)
+        if len(part := {i: w for i, w in every.items() if ((key[1], i) in windowed) == sort}) > 1
+    ]
+    for (step_name, stack, rest, port), layers in sorts:
         if len(set(layers.values())) < 2:
             continue
         usual = _usual(layers, [v for k, v in table.items() if k[2:] == (rest, port) and k[:2] != (step_name, stack)])

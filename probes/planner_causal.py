@@ -74,17 +74,15 @@ def _step(b: Builder, f: Facts, weights: Shapes, t: Dim, kept: Kept) -> Step:
     x = b.op("embedding", name, shape, {"ids": ids}, weights={"weight": m.weight(f"{table}.weight")})
     if f.embedding_scale:
         x = b.op("mul", f"{table}.mul", shape, {"x": x}, attrs={"factor": f.embedding_scale})
-    frequency = m.weight(f"{f.root}.rotary_emb.inv_freq")
-    for word, name in (("cos", "mul_1"), ("sin", "mul_2")):
-        made = b.op(
-            f"rope_{word}",
-            f"{f.root}.rotary_emb.{name}",
-            (1, t, f.rope_width),
-            {},
-            weights={"frequency": frequency},
-            attrs={"scale": f.rope_scale, "pairs": int(f.table_pairs)},
-        )
-        setattr(m, word, made)
+    for turning in f.tables:
+        made = []
+        for word, name in (("cos", "mul_1"), ("sin", "mul_2")):
+            # of several tables the reference makes any first, so that their numbers there say nothing
+            path = f"{f.root}.rotary_emb.{f'{word}_of_{turning.name}' if turning.name else name}"
+            weights_of = {"frequency": m.weight(turning.frequency)}
+            attrs = {"scale": turning.scale, "pairs": int(f.table_pairs)}
+            made.append(b.op(f"rope_{word}", path, (1, t, f.rope_width), {}, weights=weights_of, attrs=attrs))
+        m.turns.update(dict.fromkeys(turning.layers, (made[0], made[1])))
     for i in range(f.layers):
         x = _layer(m, f"{f.root}.layers.{i}", x, i)
     x = m.norm(f"{f.root}.norm", x, shape)
@@ -156,7 +154,8 @@ def _attention(m: Model, path: str, x: str, i: int) -> str:
         per_head = m.weights[f"{path}.q_norm.weight"] == (K,)
         q = m.norm(f"{path}.q_norm", q, (1, t, H, K) if per_head else (1, t, H * K))
         k = m.norm(f"{path}.k_norm", k, (1, t, G, K) if per_head else (1, t, G * K))
-    q, k = _turn(m, path, q, H, first=True), _turn(m, path, k, G, **cache)
+    turns = m.turns[i]
+    q, k = _turn(m, path, q, H, turns, first=True), _turn(m, path, k, G, turns, **cache)
     window = f.windows[i]
     heads: dict[str, float] = {"heads": H, "key_heads": G, **({"window": window} if window else {})}
     n: Dim = "w" if window else "n"
@@ -199,7 +198,7 @@ def _attention(m: Model, path: str, x: str, i: int) -> str:
     return m.linear(f"{path}.o_proj", mixed)
 
 
-def _turn(m: Model, path: str, x: str, heads: int, *, first: bool = False, **more: Any) -> str:
+def _turn(m: Model, path: str, x: str, heads: int, turns: tuple[str, str], *, first: bool = False, **more: Any) -> str:
     """Rotary positions; each family's own ops, counted so that the last one's name is right. `first`: the queries,
     which come before the keys."""
     f, b = m.f, m.b
@@ -216,5 +215,5 @@ def _turn(m: Model, path: str, x: str, heads: int, *, first: bool = False, **mor
         b.next(path, *(["cat"] if f.rope_words == "halves" else []), "mul", "mul")
         name = b.next(path, "add")
     attrs = {"turned": f.turned, "pairs": int(f.pairs), "every": 2 if f.table_pairs else 1}
-    ports = {"x": x, "cos": m.cos, "sin": m.sin}
+    ports = {"x": x, "cos": turns[0], "sin": turns[1]}
     return b.op("rope", name, (1, heads, m.t, f.head), ports, attrs=attrs, order=HEADS, **more)

@@ -71,6 +71,18 @@ MORE: dict[str, tuple[str, dict[str, Any]]] = {
     "mixtral": ("mixtral", {"num_local_experts": 4}),
     "olmoe": ("olmoe", {"num_experts": 4, "num_experts_per_tok": 2}),
     "gemma": ("gemma", {}),
+    "gemma3, two tables": (
+        "gemma3_text",
+        {
+            "sliding_window": 4,
+            "layer_types": ["sliding_attention", "full_attention"],
+            "query_pre_attn_scalar": 20,
+            "rope_parameters": {
+                "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+                "full_attention": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 8.0},
+            },
+        },
+    ),
     "olmo2": ("olmo2", {}),
     "phi3": ("phi3", {}),
     "glm, half of a head turned": ("glm", {"partial_rotary_factor": 0.5}),
@@ -156,3 +168,8 @@ def test_what_the_planner_does_not_know_is_refused(tmp_path: Path) -> None:
         c.capture("", prepared, tmp_path / "x.h5", OPTIONS)
     with pytest.raises(UsageError, match="this model has none"):
         c.plan_for("stored", prepared)
+
+
+def test_layers_with_tables_of_their_own_are_no_finding(tmp_path: Path) -> None:
+    _, prepared = prepare(spec("gemma3, two tables", tmp_path))
+    assert c.lint("", prepared) == ()
