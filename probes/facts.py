@@ -24,7 +24,7 @@ GATES = {
 
 EMBEDDING_SCALED = {"gemma", "gemma2", "gemma3_text"}
 NORM_PLUS_ONE = EMBEDDING_SCALED | {"qwen3_next"}
-POST_NORMS = {"gemma2", "gemma3_text", "olmo2"}
+POST_NORMS = {"gemma2", "gemma3_text", "olmo2", "olmo3", "exaone4", "flex_olmo"}
 PAIRS = {"glm", "helium"}
 """Neighbouring elements are turned together, not those half a head apart."""
 
@@ -43,7 +43,7 @@ KNOWN = {
         "gemma2",
     ),
     "qwen3_next",
-    "gemma3_text",
+    *("gemma3_text", "cwm", "exaone4", "olmo3", "flex_olmo"),
     *("smollm3", "olmo2", "phi3", "glm", "helium", "seed_oss", "gpt_oss"),
 }
 
@@ -88,6 +88,7 @@ class Facts:
     logit_scale: float
     embedding_scale: float
     windows: tuple[int, ...]  # of each layer; 0: sees all
+    unturned: frozenset[int]  # layers without positions
     turned: int  # elements of a head that are turned
     pairs: bool
     table_pairs: bool  # each angle stands twice, side by side
@@ -141,6 +142,7 @@ def facts_of(config: Mapping[str, Any], weights: Mapping[str, tuple[int, ...]]) 
         logit_scale=0.0,
         embedding_scale=math.sqrt(D) if family in EMBEDDING_SCALED else 0.0,
         windows=_windows(config, layers),
+        unturned=_unturned(family, config, layers),
         turned=turned,
         pairs=family in PAIRS,
         table_pairs=False,
@@ -161,6 +163,17 @@ def facts_of(config: Mapping[str, Any], weights: Mapping[str, tuple[int, ...]]) 
         linear=_linear(config),
         gated_query=family == "qwen3_next",
     )
+
+
+def _unturned(family: str, config: Mapping[str, Any], layers: int) -> frozenset[int]:
+    if family == "exaone4":  # where some layers see a window, the others have no positions
+        windows = _windows(config, layers)
+        return (
+            frozenset(i for i, window in enumerate(windows) if not window)
+            if config.get("sliding_window")
+            else frozenset()
+        )
+    return frozenset(i for i, turned in enumerate(config.get("no_rope_layers") or ()) if not turned)
 
 
 def _tables(config: Mapping[str, Any], weights: Mapping[str, tuple[int, ...]], layers: int) -> tuple[Table, ...]:

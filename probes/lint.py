@@ -223,13 +223,13 @@ def _misaligned(plan: Plan) -> Iterator[Finding]:
 def _unlike_siblings(plan: Plan) -> Iterator[Finding]:
     """Ports, weights, kinds and constants by layer; a tie of two layers is broken by the model's other stacks."""
     table: dict[tuple[str, str, str, str], dict[int, str]] = {}  # (step, stack, op, port) → layer → what is wired
-    windowed: set[tuple[str, int]] = set()  # layers that see a window only: another sort
+    sort: dict[tuple[str, int], set[str]] = {}  # what a layer does that others may not: see a window only, turn
     for step in plan.steps.values():
         for op in step.ops:
             match = _LAYER.fullmatch(op.name)
             if match:
-                if "window" in op.attrs:
-                    windowed.add((match["stack"], int(match["index"])))
+                own = sort.setdefault((match["stack"], int(match["index"])), set())
+                own.update({"window"} & set(op.attrs), {"rope"} & {op.kind})
                 for port, wired in _wires(op, match["stack"], int(match["index"])):
                     key = (step.name, match["stack"], match["rest"], port)
                     table.setdefault(key, {})[int(match["index"])] = wired
@@ -237,8 +237,8 @@ def _unlike_siblings(plan: Plan) -> Iterator[Finding]:
     sorts = [
         (key, part)
         for key, every in table.items()
-        for sort in (True, False)
-        if len(part := {i: w for i, w in every.items() if ((key[1], i) in windowed) == sort}) > 1
+        for tags in {frozenset(sort[key[1], i]) for i in every}
+        if len(part := {i: w for i, w in every.items() if sort[key[1], i] == tags}) > 1
     ]
     for (step_name, stack, rest, port), layers in sorts:
         if len(set(layers.values())) < 2:

@@ -124,24 +124,10 @@ def _attention(m: Model, path: str, x: str, i: int) -> str:
     b, f, t = m.b, m.f, m.t
     H, G, K = f.heads, f.key_heads, f.head
     cache = caches.kept(m.kept.layout)
-    fused = f"{path}.qkv_proj"
-    if f"{fused}.weight" in m.weights:
-        whole = m.linear(fused, x)
-        parts = {"q": (0, H), "k": (H, G), "v": (H + G, G)}
-        q, k, v = (
-            b.op(
-                "columns",
-                f"{path}.{part}",
-                (1, t, n, K),
-                {"x": whole},
-                attrs={"begin": begin * K, "cols": n * K},
-                **(cache if part == "v" else {}),
-            )
-            for part, (begin, n) in parts.items()
-        )
-    else:
-        q, k = (m.linear(f"{path}.{part}_proj", x) for part in "qk")
-        v = m.linear(f"{path}.v_proj", x, **cache)
+    # the last op on the keys writes them into their cache
+    normed, turned = f"{path}.q_norm.weight" in m.weights, i not in f.unturned
+    raw: Mapping[str, Any] = {} if normed or turned else cache
+    q, k, v = _projected(m, path, x, raw, cache)
     gate = ""
     if f.gated_query:
         both = q
@@ -150,12 +136,14 @@ def _attention(m: Model, path: str, x: str, i: int) -> str:
             b.op("blocks_apart", f"{path}.{name}", shape, {"x": both}, attrs={"blocks": H, "begin": n * K, "cols": K})
             for n, (name, shape) in enumerate(shapes.items())
         )
-    if f"{path}.q_norm.weight" in m.weights:
+    if normed:
         per_head = m.weights[f"{path}.q_norm.weight"] == (K,)
         q = m.norm(f"{path}.q_norm", q, (1, t, H, K) if per_head else (1, t, H * K))
-        k = m.norm(f"{path}.k_norm", k, (1, t, G, K) if per_head else (1, t, G * K))
-    turns = m.turns[i]
-    q, k = _turn(m, path, q, H, turns, first=True), _turn(m, path, k, G, turns, **cache)
+        last = {} if turned else cache
+        k = m.norm(f"{path}.k_norm", k, (1, t, G, K) if per_head else (1, t, G * K), **last)
+    if turned:
+        turns = m.turns[i]
+        q, k = _turn(m, path, q, H, turns, first=True), _turn(m, path, k, G, turns, **cache)
     window = f.windows[i]
     heads: dict[str, float] = {"heads": H, "key_heads": G, **({"window": window} if window else {})}
     n: Dim = "w" if window else "n"
@@ -196,6 +184,22 @@ def _attention(m: Model, path: str, x: str, i: int) -> str:
         opened = b.same("sigmoid", f"{path}.sigmoid", shape, x=gate)
         mixed = b.same("product", b.next(path, "mul"), shape, a=mixed, b=opened)
     return m.linear(f"{path}.o_proj", mixed)
+
+
+def _projected(m: Model, path: str, x: str, for_k: Mapping[str, Any], for_v: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Queries, keys and values: of one product each, or parts of a common one."""
+    b, t, H, G, K = m.b, m.t, m.f.heads, m.f.key_heads, m.f.head
+    fused = f"{path}.qkv_proj"
+    if f"{fused}.weight" not in m.weights:
+        q, k = m.linear(f"{path}.q_proj", x), m.linear(f"{path}.k_proj", x, **for_k)
+        return q, k, m.linear(f"{path}.v_proj", x, **for_v)
+    whole = m.linear(fused, x)
+
+    def part(word: str, begin: int, n: int, more: Mapping[str, Any]) -> str:
+        attrs = {"begin": begin * K, "cols": n * K}
+        return b.op("columns", f"{path}.{word}", (1, t, n, K), {"x": whole}, attrs=attrs, **more)
+
+    return part("q", 0, H, {}), part("k", H, G, for_k), part("v", H + G, G, for_v)
 
 
 def _turn(m: Model, path: str, x: str, heads: int, turns: tuple[str, str], *, first: bool = False, **more: Any) -> str:

@@ -88,7 +88,14 @@ MORE: dict[str, tuple[str, dict[str, Any]]] = {
     "glm, half of a head turned": ("glm", {"partial_rotary_factor": 0.5}),
     "helium": ("helium", {}),
     "seed_oss": ("seed_oss", {}),
-    "smollm3": ("smollm3", {}),
+    "smollm3, one layer without positions": ("smollm3", {"no_rope_layers": [1, 0]}),
+    "exaone4, no positions where all is seen": (
+        "exaone4",
+        {"sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"], "eos_token_id": 1},
+    ),
+    "olmo3": ("olmo3", {"sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"]}),
+    "flex_olmo": ("flex_olmo", {"num_experts": 4, "num_experts_per_tok": 2}),
+    "cwm": ("cwm", {"sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"]}),
 }
 
 
@@ -170,6 +177,7 @@ def test_what_the_planner_does_not_know_is_refused(tmp_path: Path) -> None:
         c.plan_for("stored", prepared)
 
 
-def test_layers_with_tables_of_their_own_are_no_finding(tmp_path: Path) -> None:
-    _, prepared = prepare(spec("gemma3, two tables", tmp_path))
+@pytest.mark.parametrize("family", ["gemma3, two tables", "smollm3, one layer without positions"])
+def test_layers_of_two_sorts_are_no_finding(family: str, tmp_path: Path) -> None:
+    _, prepared = prepare(spec(family, tmp_path))
     assert c.lint("", prepared) == ()
