@@ -14,7 +14,7 @@ _STEP = 0x9E3779B97F4A7C15
 _MIX = 0xD6E8FEB86659FD93
 _MASK = (1 << 64) - 1
 _BLOCK = 1 << 14  # words: 128 kB, so that the scratch stays in the cache
-_NATIVE_BYTES = 1 << 20  # from here on the compiled code pays
+_NATIVE_BYTES = 1 << 20  # from here on the compiled code pays; once it is there, for any array
 
 
 def hash_array(array: np.ndarray) -> int:
@@ -24,7 +24,8 @@ def hash_array(array: np.ndarray) -> int:
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    library = native.native() if data.nbytes >= _NATIVE_BYTES else None
+    compiled = data.nbytes >= _NATIVE_BYTES or native.native.cache_info().currsize
+    library = native.native() if compiled and data.nbytes >= 8 else None
     total = _sum_of_words(data) if library is None else library.hash_words(data)
     whole = data.nbytes // 8
     if data.nbytes % 8:

@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -292,7 +293,7 @@ class TraceWriter:
                     self._behind.put(memory, offset)
                 else:
                     identifier.write(self._h5.h5s.ALL, self._h5.h5s.ALL, memory, kind)
-            if str(array.dtype) != dtype:
+            if _name_of(array.dtype) != dtype:
                 self._h5.Dataset(identifier).attrs["dtype"] = tables.clean(dtype).decode()
         except OSError as error:
             raise self._failed(error) from None
@@ -342,6 +343,12 @@ class TraceWriter:
 
     def _failed(self, error: OSError) -> CompareError:
         return CompareError(f"cannot write the trace `{self.path}`: {_reason(error)}: is the disk full?")
+
+
+@cache
+def _name_of(dtype: np.dtype[Any]) -> str:
+    """Its text, which NumPy puts together anew each time."""
+    return str(dtype)
 
 
 def widened(array: np.ndarray, dtype: str) -> np.ndarray:
