@@ -149,8 +149,16 @@ def _softmax(x: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
 
 def _shared(a: NDArray[Any], b: NDArray[Any]) -> float:
     k = min(TOP, a.size)
-    tops = [set(np.argsort(-x, kind="stable")[:k].tolist()) for x in (a, b)]
-    return len(tops[0] & tops[1]) / k
+    return len(_tops(a, k) & _tops(b, k)) / k
+
+
+def _tops(x: NDArray[Any], k: int) -> set[int]:
+    """Places of the k largest; of equal ones the first. Without an order of all the others, which are a vocabulary."""
+    last = np.partition(-x, k - 1)[k - 1]  # a NaN is the last of all
+    if np.isnan(last):
+        return set(np.argsort(-x, kind="stable")[:k].tolist())
+    above = np.flatnonzero(-x < last)
+    return {*above.tolist(), *np.flatnonzero(-x == last)[: k - above.size].tolist()}
 
 
 def _prompt(reference: Trace, candidate: Trace) -> dict[str, Any] | None:

@@ -3,8 +3,9 @@
     python tests/bench/explaining.py [--model tiny.en|micro] [--context POSITIONS] [--budget SECONDS] [ID ...]
 
 A bare run is the reference with nobody looking, driven by the same tokens, with the same threads; the best of three.
-Localising is everything between two traces on disk and the list of faults. Seconds of the clock, and of all processor
-cores together, since a busy machine stretches the clock. Leaves out the candidate's own run (adapters.py).
+Localising is everything between two traces on disk and the list of faults; `--split` shows what it goes to. Seconds of
+the clock, and of all processor cores together, since a busy machine stretches the clock. Leaves out the candidate's own
+run (adapters.py).
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[2]
 ZOO = ROOT / "case_studies" / "fault_zoo"
@@ -27,8 +29,10 @@ import zoo  # noqa: E402 - a folder of scripts
 from broken import broken  # noqa: E402 - the same folder of scripts
 
 from firstbad import comparison  # noqa: E402 - after the path
+from firstbad.graph import Op  # noqa: E402 - after the path
 from firstbad.probes import c  # noqa: E402 - after the path
 from firstbad.reference import whisper  # noqa: E402 - after the path
+from firstbad.replay import moves_only  # noqa: E402 - after the path
 from firstbad.result import FaultResult  # noqa: E402 - after the path
 from firstbad.trace import open_trace  # noqa: E402 - after the path
 
@@ -62,11 +66,42 @@ class Figure:
     bare: tuple[float, float]
     localise: tuple[float, float]
     explain: tuple[float, float]  # for one fault
+    split: Mapping[str, float] = field(default_factory=dict)  # part of localising → seconds of the processor
 
     @property
     def runs(self) -> float:
         """Localising in bare runs, by the processor."""
         return self.localise[1] / self.bare[1]
+
+
+class Clocked:
+    """An executor that counts the processor's seconds by what is asked of it: for a run apart, which is not timed."""
+
+    stacks = True
+
+    def __init__(self, executor: Any) -> None:
+        self.executor = executor
+        self.seconds: dict[str, float] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.executor, name)
+
+    def run(self, op: Op, inputs: Any, dtype: str) -> Any:
+        part = "moves" if moves_only(op) else "float64" if dtype == "float64" else "twin"
+        return self._timed(part, self.executor.run, op, inputs, dtype)
+
+    def scale(self, *args: Any) -> Any:
+        return self._timed("conditions", self.executor.scale, *args)
+
+    def sequential(self, *args: Any) -> Any:
+        return self._timed("sums in order", self.executor.sequential, *args)
+
+    def _timed(self, part: str, call: Callable[..., Any], *args: Any) -> Any:
+        started = time.process_time()
+        try:
+            return call(*args)
+        finally:
+            self.seconds[part] = self.seconds.get(part, 0.0) + time.process_time() - started
 
 
 def figures(
@@ -95,18 +130,26 @@ def figures(
                         found[:] = comparison.compare(ours, theirs, executor, budget=allowed).result.faults  # noqa: B023 - called at once
 
                     seconds.append(_clocked(named))
+                clocked = Clocked(executor)
+                _, whole = _clocked(lambda clocked=clocked: comparison.compare(ours, theirs, clocked, budget=0.0))  # type: ignore[misc]  # a default argument binds
+            split = {**clocked.seconds, "judging and the rest": whole - sum(clocked.seconds.values())}
             count = max(1, len(found))
             more = tuple(max(0.0, b - a) / count for a, b in zip(*seconds[1:], strict=True))
             causes = ", ".join(dict.fromkeys(f.cause.kind for f in found))
-            yield Figure(name, causes, len(found), bare, seconds[1], (more[0], more[1]))
+            yield Figure(name, causes, len(found), bare, seconds[1], (more[0], more[1]), split)
             path.unlink()
 
 
 def rows(quick: bool) -> Iterator[tuple[str, float, str, str]]:
     """For bench.py: the worst of every third fault, (name, value, unit, goal)."""
     found = list(figures(IDS[:2] if quick else IDS[::3]))
-    yield "localising, the worst fault on tiny.en", max(f.runs for f in found), "bare reference runs", f"<= {RUNS:g}"
+    name = "localising, the worst fault on tiny.en"
+    yield f"{name}, 60 positions and 3 tokens", max(f.runs for f in found), "bare reference runs", f"<= {RUNS:g}"
     yield "explaining, the worst fault on tiny.en", max(f.explain[0] for f in found), "s", f"<= {SECONDS:g}"
+    for one in [] if quick else figures(IDS[3:4], context=-1):
+        yield "localising a fault on tiny.en, the whole of its context", one.runs, "bare reference runs", f"<= {RUNS:g}"
+        for part, seconds in one.split.items():
+            yield f"localising, of which {part}", seconds / one.bare[1], "bare reference runs", ""
 
 
 def _bare(made: zoo.Zoo, tokens: Sequence[int]) -> None:
@@ -127,6 +170,7 @@ def main() -> int:
     parser.add_argument("--model", choices=list(zoo.MODELS), default="tiny.en")
     parser.add_argument("--context", type=int, default=0, help="encoder positions; -1: all")
     parser.add_argument("--budget", type=float, default=10.0)
+    parser.add_argument("--split", action="store_true", help="what localising goes to, in bare runs")
     parser.add_argument("ids", nargs="*", default=list(IDS), metavar="ID")
     args = parser.parse_args()
     print(f"{'fault':52}{'bare run':>10}{'localise':>10}{'runs':>7}{'explain':>10}{'processor':>11}  cause")
@@ -138,6 +182,8 @@ def main() -> int:
             f"{f.explain[1]:9.2f} s  {f.cause}",
             flush=True,
         )
+        if args.split:
+            print("".join(f"  {part} {s / f.bare[1]:.1f}" for part, s in f.split.items()))
     runs, seconds = max(f.runs for f in shown), max(f.explain[0] for f in shown)
     print(
         f"localising: {runs:.1f} bare runs at most (promised: {RUNS:g}); explaining: {seconds:.1f} s a fault at most ",

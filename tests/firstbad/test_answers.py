@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from firstbad.answers import agreement
+from firstbad.answers import _tops, agreement
 from firstbad.comparison import compare
 from firstbad.reference import causal
 from firstbad.result import SCHEMA, Result
@@ -96,3 +96,14 @@ def test_a_prompt_read_as_other_tokens(tmp_path: Path) -> None:
         assert result.outputs["prompt"]["first_differing"] == at
         assert (result.stage, result.exit_code) == ("tokens", 1)
         assert f"prompt     token {at} differs" in load("reports", "terminal").render(result)
+
+
+def test_the_largest_are_those_of_a_stable_sort() -> None:
+    rng = np.random.default_rng(0)
+    for i in range(200):
+        n = int(rng.integers(1, 40))
+        k = int(rng.integers(1, n + 1))
+        x = rng.integers(0, 9, n).astype(np.float32) if i % 2 else rng.standard_normal(n).astype(np.float32)
+        if i % 3 == 0:
+            x[rng.random(n) < 0.3] = rng.choice([np.nan, np.inf, -np.inf])
+        assert _tops(x, k) == set(np.argsort(-x, kind="stable")[:k].tolist())
