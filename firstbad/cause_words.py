@@ -37,8 +37,8 @@ def _wrong_input(op: str, d: Detail) -> str:
 
 
 def _wrong_weight(op: str, d: Detail) -> str:
-    if d.get("transposed"):
-        return f"{short(op)} multiplies by {d['weight']} transposed"
+    if d.get("transposed") or d.get("rows_late"):
+        return _other_way(op, d)
     if d.get("terms"):
         how = f"counts {_number(d['number'])} times" if d["number"] else "are zero"
         return f"terms {d['terms']} of {d['terms_of']} of {d['weight']} {how}{_where(d)}"
@@ -50,6 +50,13 @@ def _wrong_weight(op: str, d: Detail) -> str:
         ours, theirs = (str(d[k]).rpartition(".")[0] for k in ("weight", "read"))
         return f"{short(op)} has the weight and bias of {theirs} instead of {ours}"
     return f"{short(op)} has the weight {d['read']} instead of {d['weight']}"
+
+
+def _other_way(op: str, d: Detail) -> str:
+    if d.get("transposed"):
+        return f"{short(op)} multiplies by {d['weight']} transposed"
+    n = abs(d["rows_late"])
+    return f"{short(op)} takes {d['weight']} {n} row{'s' if n > 1 else ''} {'late' if d['rows_late'] > 0 else 'early'}"
 
 
 def _missing_bias(op: str, d: Detail) -> str:

@@ -27,7 +27,7 @@ from firstbad.edits_slots import slots
 from firstbad.edits_structure import doubled, left_out, put_in, sums, swapped
 from firstbad.edits_table import tables
 from firstbad.edits_terms import terms
-from firstbad.edits_variant import activations, convolutions, softmaxes
+from firstbad.edits_variant import activations, convolutions, softmaxes, written_out
 from firstbad.edits_weights import bias, held, other_weights
 from firstbad.wiring import as_seen, earlier, overwritten, rewired
 
@@ -47,6 +47,7 @@ EDITS: Edits = (
     sums,
     bias,
     activations,
+    written_out,
     rotary,
     call_numbers,
     norms,

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 STEPS = 16
 SIGMAS = 4.0
 
+SMALL, SEEN = 1e-8, 1e-12
+"""A step of a number that can be seen, and the least relative change that counts as seen in float64."""
+
 FEWEST = 8
 """Elements that a factor or an offset must hold for: of fewer it would only be another way to write them down."""
 
@@ -191,6 +194,9 @@ def solved(case: Case, make: Make, start: float) -> Iterator[Edit]:
         step = abs(x) * 1e-4 or 1e-8
         with np.errstate(all="ignore"):
             slope = np.where(number, (at(x + step) - y) / step, 0.0)
+            if step < SMALL and float(np.abs(slope * step).max()) < SEEN * float(np.abs(y[number]).max(initial=0.0)):
+                step = SMALL  # an eps of 1e-12: a ten-thousandth of it is lost in float64
+                slope = np.where(number, (at(x + step) - y) / step, 0.0)
             d = np.where(number, own - y, 0.0)
             move = float(d @ slope) / max(float(slope @ slope), 1e-300)
         if not math.isfinite(move) or move == 0:

@@ -96,6 +96,27 @@ def activations(case: Case) -> Iterator[Edit]:
                 yield Edit("wrong_variant", {"variant": name, "model": own}, ops={op.id: tuple(chain.made)})
 
 
+_POINTWISE = {*_WORDS, *"mul add sub div pow neg exp erf square reciprocal rsub clamp abs".split()}
+
+
+def written_out(case: Case) -> Iterator[Edit]:
+    """Another activation in the place of one that the model writes out in single ops of one input."""
+    made = {w for op in case.ops for w in op.writes}
+    read = {r.value for op in case.ops for r in op.reads} - made
+    if len(case.ops) < 2 or len(read) != 1 or case.region.weights:
+        return
+    (x,), last = read, case.ops[-1]
+    if case.reference.graph.values[x].shape != case.region.value.shape:
+        return
+    if not all(word_of(op) in _POINTWISE for op in case.ops):
+        return
+    for name, write in ACTIVATIONS.items():
+        chain = Chain(case, last, [])
+        write(chain, x)
+        detail = {"variant": name, "model": "its own, in single ops"}
+        yield Edit("wrong_variant", detail, ops={last.id: tuple(chain.made)})
+
+
 def softmaxes(case: Case) -> Iterator[Edit]:
     """Over another axis, without the sum, in base 2, with one added to the sum, without the largest subtracted."""
     for op in case.ops:

@@ -50,6 +50,15 @@ def other_weights(case: Case) -> Iterator[Edit]:
         if len(own.shape) == 2 and own.shape[0] == own.shape[1]:
             transposed = case.executor.weight(own.name).T
             yield Edit("wrong_weight", _detail(own, transposed=True), {own.id: transposed})
+        yield from _rows_late(case, own)
+
+
+def _rows_late(case: Case, own: Value) -> Iterator[Edit]:
+    """A table (of positions) whose rows stand some places late or early, the last ones first."""
+    rows = own.shape[-2] if len(own.shape) > 1 else 0
+    for by in (1, -1, 2, -2) if rows > 2 else ():
+        rolled = np.roll(case.executor.weight(own.name), by, -2)
+        yield Edit("wrong_weight", _detail(own, rows_late=by), {own.id: rolled})
 
 
 def bias(case: Case) -> Iterator[Edit]:
