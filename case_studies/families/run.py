@@ -22,11 +22,11 @@ NO_SDPA = {"gemma2": "dtype=float16", "mamba": "dtype=float16"}
 
 EXPECTED = {
     "llama": ("model.layers.0.self_attn.matmul", {"heads"}),
-    "qwen2_moe": ("model.layers.1.mlp.add", {"missing_op"}),
+    "qwen2_moe": ("model.layers.1.mlp.add", {"missing_op", "missing_value"}),
     "gemma2": ("model.layers.1.pre_feedforward_layernorm.mul_1", {"wrong_constant"}),
     "gpt2": ("transformer.h.0.mlp.act.mul_3", {"wrong_variant"}),
     "mistral": ("model.sub:int64", {"position"}),
-    "mixtral": ("model.layers.0.mlp.experts.", {"missing_op"}),
+    "mixtral": ("model.layers.0.mlp.experts.", {"missing_op", "missing_value"}),
     "mamba": ("backbone.layers.1.norm.add", {"wrong_constant"}),
     "bert": ("encoder.layer.0.attention.output.LayerNorm", {"wrong_constant"}),
     "vit": ("embeddings.add", {"wrong_weight"}),
