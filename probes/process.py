@@ -119,7 +119,8 @@ def _death(process: subprocess.Popen[bytes], recording: Recording, stderr: Path)
             name = signal.Signals(-status).name
         except ValueError:
             name = f"signal {-status}"
-        return f"killed by {name} {recording.where()}"
+        begun = recording.open or recording.last  # one that dies before it computes has often said why
+        return f"killed by {name} {recording.where()}{'' if begun else _said(stderr)}"
     if status:
         return f"exit status {status} {recording.where()}{_said(stderr)}"
     if not recording.closed:

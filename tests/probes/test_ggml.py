@@ -331,11 +331,11 @@ def test_a_graph_that_is_no_json_is_one_line() -> None:
 
 def quantised(kind: str, folder: Path, clip: Path, context: int) -> Prepared:
     """Weights of one type for both engines, from whisper.cpp's own file."""
-    full = whisper.prepare(ModelSpec("whisper", clip, audio_context=context))
+    full = whisper.prepare(ModelSpec("whisper", clip, audio_context=context or None))
     words = full.vocabulary() if full.vocabulary is not None else ()
     path = folder / f"tiny.{kind}.bin"
     whisper_file.write(path, full.weights, full.config, filters=ggml.filters(full), vocabulary=words, kind=kind)
-    return whisper.prepare(ModelSpec(str(path), clip, audio_context=context))
+    return whisper.prepare(ModelSpec(str(path), clip, audio_context=context or None))
 
 
 @needs_wheel
@@ -365,6 +365,18 @@ def test_real_speech_matches(tmp_path: Path) -> None:
     assert output.text.startswith("He might even have been made amiable himself.")
     assert result.verdict == "match"
     assert all(reason.startswith("a part of") for _, _, reason in result.coverage.only_candidate)
+
+
+@pytest.mark.slow
+@needs_wheel
+def test_a_full_window_of_real_speech_matches_well_within_noise(tmp_path: Path) -> None:
+    """All 1,500 positions: scores are of size 10, where a scale that is off by 2e-8 showed as 2.7 noise floors."""
+    given = quantised("q5_1", tmp_path, ROOT / "tests/data/speech/cold_hearted.wav", 0)
+    reference, candidate, _ = traces(given, tmp_path, command())
+    result = compare(reference, candidate, whisper.executor(given), profile=load_profile("ggml"), budget=5).result
+    assert result.verdict == "match"
+    assert all(reason.startswith("a part of") for _, _, reason in result.coverage.only_candidate)
+    assert max(result.values["times_noise"]) < 1.5
 
 
 @needs_wheel
