@@ -89,7 +89,7 @@ TEMPLATE = """# Ten families
 
 Tiny models with random weights (seed 1), made from transformers' own classes: a made-up prompt of 12 tokens, prefill
 and three decode steps; the encoders one pass. Windows are of 8 tokens. This page is written by
-`python case_studies/families/run.py`.
+`python case_studies/families/run.py`. Every decoder-only family on the C engine: [ENGINE.md](ENGINE.md).
 
 ## Run another way
 
