@@ -24,6 +24,11 @@ RELAID = 8
 """Values that are given another layout, at most: what is wrong in one layer may be so in each."""
 
 
+MANY = 8
+"""Names lie on a large scale where at least one in so many suspicious values holds another value. Else all of them are
+what one fault has changed, and to align them anew would look in vain for the content of each."""
+
+
 @dataclass(frozen=True)
 class Measured:
     """An alignment and what was measured under it."""
@@ -51,7 +56,9 @@ def realigned(
     found = first
     again = relabelled(first.alignment, first.local, reference, first.candidate) if first.blamed else None
     if again is not None:
-        whole = None if mapped else measured(unnamed(suspects(first.alignment, first.local), aligned))
+        doubted = suspects(first.alignment, first.local)
+        many = not mapped and MANY * _changed(first.alignment, again) >= len(doubted)
+        whole = measured(unnamed(doubted, aligned)) if many else None
         if (
             whole is not None
             and whole.blamed < first.blamed
@@ -67,6 +74,12 @@ def realigned(
         other = measured(rest)
         found = other if other.blamed < found.blamed else found
     return found
+
+
+def _changed(was: Alignment, now: Alignment) -> int:
+    """How many of the candidate's values are another value now, or in another order."""
+    before = {pair.candidate.id: pair for pair in was.pairs}
+    return sum(before.get(pair.candidate.id) != pair for pair in now.pairs)
 
 
 def _moved(first: Measured, again: Alignment, reference: Trace, measured: Callable[[Alignment], Measured]) -> Measured:
