@@ -54,7 +54,12 @@ def other_weights(case: Case) -> Iterator[Edit]:
 
 
 def _rows_late(case: Case, own: Value) -> Iterator[Edit]:
-    """A table (of positions) whose rows stand some places late or early, the last ones first."""
+    """A table (of positions) whose rows stand some places late or early, the last ones first.
+
+    Where rows are looked up by number it is the numbers that are off: edits of positions say so.
+    """
+    if any("embedding" in op.kind and own.id in {r.value for r in op.reads} for op in case.ops):
+        return
     rows = own.shape[-2] if len(own.shape) > 1 else 0
     for by in (1, -1, 2, -2) if rows > 2 else ():
         rolled = np.roll(case.executor.weight(own.name), by, -2)
