@@ -42,7 +42,7 @@ demo: $(STAMP)
 
 # Half an hour a model; goes on where it was stopped. ARGS=--quick: a fixed tenth on the small one, a few minutes.
 zoo: $(STAMP)
-	$(BIN)/python case_studies/fault_zoo/run.py $(ARGS)
+	$(BIN)/python case_studies/fault_zoo/run.py --workers 2 $(ARGS)
 
 bench: $(STAMP)
 	$(BIN)/python tests/bench/bench.py $(ARGS)

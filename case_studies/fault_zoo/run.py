@@ -1,7 +1,8 @@
 """Runs the zoo, prints its tables and writes result.json and RESULTS.md: python run.py [--quick] [--model micro] ...
 
 What was said about each fault is kept in the output folder, so a run that was stopped goes on where it was; with
-`--again` everything is run anew. `--quick` takes every tenth fault and clean run on the small model.
+`--again` everything is run anew. `--quick` takes every tenth fault and clean run on the small model. Ends with 1 where
+a rate is below what is promised (score.short_of).
 """
 
 from __future__ import annotations
@@ -10,14 +11,17 @@ import argparse
 import fnmatch
 import hashlib
 import json
+import multiprocessing
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import torch
 from broken import HERE, number
 from page import page, table
-from score import judged, tables
+from score import judged, short_of, tables
 from zoo import LANGUAGE, MODELS, Zoo
 
 import firstbad
@@ -47,7 +51,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     where = HERE if args.publish or whole else args.output
     (where / "result.json").write_text(json.dumps(data, indent=1) + "\n", "utf-8")
     (where / "RESULTS.md").write_text(page(data), "utf-8")
-    return 0
+    short = short_of(rows)
+    print("\n".join(short), file=sys.stderr)
+    return 1 if short else 0
 
 
 def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -60,6 +66,7 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--score", action="store_true", help="run nothing: judge what was said before")
     parser.add_argument("--publish", action="store_true", help="of a part too: write result.json and RESULTS.md here")
     parser.add_argument("--budget", type=float, default=10.0, metavar="SECONDS", help="search for a cause")
+    parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes side by side")
     parser.add_argument("-o", "--output", type=Path, default=Path("out/zoo"), metavar="DIR")
     return parser.parse_args(argv)
 
@@ -71,27 +78,55 @@ def read(path: Path) -> list[dict[str, Any]]:
 def run(model: str, entries: Sequence[Mapping[str, Any]], args: argparse.Namespace) -> list[dict[str, Any]]:
     """Every entry of one model, judged."""
     entries = [e for e in entries if e.get("on", model if model not in LANGUAGE else "") == model]
-    folder = args.output / model
-    zoos: dict[int | None, Zoo] = {}
-    rows = []
-    for n, entry in enumerate(entries):
-        seed = entry.get("seed")
-        if seed is not None and model != "micro":
-            continue
-        path = folder / f"{entry['id'].replace(':', '_')}.{digest(entry)}.json"
-        if path.is_file() and (args.score or not args.again):
-            found = json.loads(path.read_text("utf-8"))
-        elif args.score:
-            continue
-        else:
-            if seed not in zoos:
-                zoos[seed] = Zoo.of(model, folder if seed is None else folder / f"seed-{seed}", args.budget, seed)
-            found = zoos[seed].run(entry)
-            path.write_text(json.dumps(found) + "\n", "utf-8")
-        config = found.get("config") or {}
-        rows.append(judged(entry, found, lambda x, config=config: number(x, config)))
-        print(f"[{model} {n + 1}/{len(entries)}] {said(rows[-1])}", file=sys.stderr, flush=True)
-    return rows
+    entries = [e for e in entries if e.get("seed") is None or model == "micro"]
+    kept = {n: kept_in(args.output / model, e) for n, e in enumerate(entries)}
+    missing = [n for n, path in kept.items() if not args.score and (args.again or not path.is_file())]
+    with closing(answers(model, [entries[n] for n in missing], args)) as found:
+        for n, said_of in zip(missing, found, strict=True):
+            kept[n].write_text(json.dumps(said_of) + "\n", "utf-8")
+            print(f"[{model} {n + 1}/{len(entries)}] {said(row_of(entries[n], said_of))}", file=sys.stderr, flush=True)
+    there = [(e, kept[n]) for n, e in enumerate(entries) if kept[n].is_file()]
+    return [row_of(e, json.loads(path.read_text("utf-8"))) for e, path in there]
+
+
+def answers(model: str, entries: Sequence[Mapping[str, Any]], args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """What is said about each entry, in order; a process a worker, each with a folder of its own."""
+    folder, workers = args.output / model, min(args.workers, len(entries))
+    if workers <= 1:
+        _begin(model, folder, args.budget)
+        yield from map(_one, entries)
+        return
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(workers, _begin, (model, folder, args.budget, True)) as pool:
+        yield from pool.imap(_one, entries)
+
+
+_WORK: dict[str, Any] = {}  # of this process: model, folder, budget, and a zoo for each seed
+
+
+def _begin(model: str, folder: Path, budget: float, beside: bool = False) -> None:
+    own = folder / multiprocessing.current_process().name if beside else folder
+    _WORK.update(model=model, folder=own, budget=budget, beside=beside, zoos={})
+
+
+def _one(entry: Mapping[str, Any]) -> dict[str, Any]:
+    seed, zoos, folder = entry.get("seed"), _WORK["zoos"], _WORK["folder"]
+    if seed not in zoos:
+        own = folder if seed is None else folder / f"seed-{seed}"
+        zoos[seed] = Zoo.of(_WORK["model"], own, _WORK["budget"], seed)
+        if _WORK["beside"]:
+            torch.set_num_threads(1)  # the workers share the cores
+    return dict(zoos[seed].run(entry))
+
+
+def row_of(entry: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
+    config = found.get("config") or {}
+    return judged(entry, found, lambda x: number(x, config))
+
+
+def kept_in(folder: Path, entry: Mapping[str, Any]) -> Path:
+    """Where what was said about an entry is kept."""
+    return folder / f"{entry['id'].replace(':', '_')}.{digest(entry)}.json"
 
 
 def digest(entry: Mapping[str, Any]) -> str:

@@ -164,3 +164,16 @@ def tables(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         names = dict.fromkeys(r[key] for r in chosen if key in r)
         data[key] = {name: counts([r for r in chosen if r.get(key) == name]) for name in names}
     return data
+
+
+def short_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What falls short of the promise, a line each: 99 % exact, 90 % causes right, 1 % wrong, no false alarm."""
+    known = counts([r for r in rows if r.get("group") != HELD_OUT])
+    faults = known["faults"]
+    promised = (
+        (known["exact"] >= 0.99 * faults, f"named exactly: {known['exact']} of {faults}, 99 % promised"),
+        (known["cause_right"] >= 0.9 * faults, f"causes right: {known['cause_right']} of {faults}, 90 % promised"),
+        (known["cause_wrong"] <= 0.01 * faults, f"causes wrong: {known['cause_wrong']} of {faults}, 1 % promised"),
+        (not known["false_alarms"], f"false alarms in clean runs: {known['false_alarms']}, none promised"),
+    )
+    return [line for kept, line in promised if not kept]

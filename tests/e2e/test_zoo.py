@@ -169,6 +169,37 @@ def test_how_the_zoo_judges(zoo: Any) -> None:
     assert (counted["faults"], counted["exact"], counted["hidden"]) == (1, 1, 1)
 
 
+@pytest.mark.parametrize(
+    ("fault", "of", "short"),
+    [
+        ({}, 0, []),
+        ({"exact": False}, 1, []),
+        ({"exact": False}, 2, ["named exactly: 98 of 100, 99 % promised"]),
+        ({"cause": "wrong"}, 1, []),
+        ({"cause": "wrong"}, 2, ["causes wrong: 2 of 100, 1 % promised"]),
+        ({"cause": "unknown"}, 10, []),
+        ({"cause": "unknown"}, 11, ["causes right: 89 of 100, 90 % promised"]),
+        ({"kind": "clean", "false_alarm": True}, 1, ["false alarms in clean runs: 1, none promised"]),
+        ({"group": "held-out", "exact": False}, 50, []),
+        ({"visible": False, "exact": False}, 50, []),
+    ],
+)
+def test_what_falls_short_is_said(zoo: Any, fault: dict[str, Any], of: int, short: list[str]) -> None:
+    rivals, lint = dict.fromkeys(zoo.rivals.RULES, True), {"plan": [], "seen": []}
+    other = {
+        "wired": False,
+        "linted": [],
+        "extra": [],
+        "rivals": rivals,
+        "lint": lint,
+        "first_by": dict.fromkeys(zoo.rivals.RULES, True),
+    }
+    good = {"kind": "fault", "group": "single", "visible": True, "exact": True, "cause": "right", **other}
+    counted = "kind" not in fault and "group" not in fault and "visible" not in fault
+    rows = [good] * (100 - of if counted else 100) + [{**good, **fault}] * of
+    assert zoo.score.short_of(rows) == short
+
+
 FEW = (
     "wire.e.1.self_attn.v_proj.x.e.0.add_1",
     "gelu.tanh.d.1.activation_fn.gelu",
@@ -189,7 +220,7 @@ FEW = (
 def test_a_part_of_the_zoo(zoo: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Those of the issue's list that must be found, and four rewrites that must not."""
     only = [word for name in FEW for word in ("--only", name)]
-    assert zoo.run.main(["--model", "micro", *only, "-o", str(tmp_path)]) == 0
+    assert zoo.run.main(["--model", "micro", "--workers", "2", *only, "-o", str(tmp_path)]) == 0
     rows = json.loads((tmp_path / "result.json").read_text("utf-8"))["rows"]
     capsys.readouterr()
     assert {r["id"] for r in rows} == set(FEW)
