@@ -10,13 +10,25 @@ from firstbad.cause import Edits
 from firstbad.edits_constant import call_numbers, caps, input_factors, output_factors
 from firstbad.edits_hashed import hashed
 from firstbad.edits_in_place import in_place
-from firstbad.edits_layout import grouped, looked_up, moved, moved_weights, operand_heads, reread, shifted, views
+from firstbad.edits_laws import by_place, dropped, lines
+from firstbad.edits_layout import (
+    grouped,
+    looked_up,
+    moved,
+    moved_in_part,
+    moved_weights,
+    operand_heads,
+    reread,
+    shifted,
+    views,
+)
 from firstbad.edits_mask import masks
 from firstbad.edits_noise import noise, statistics
 from firstbad.edits_noise import sums as sums_in_few_bits
 from firstbad.edits_norm import norms
 from firstbad.edits_padding import as_read, padding
 from firstbad.edits_partial import copies, described, unwritten, unwritten_stretch
+from firstbad.edits_parts import in_parts
 from firstbad.edits_pointwise import functions, grids, pieces, shares
 from firstbad.edits_precision import read, saturated, stored
 from firstbad.edits_rotary import rotary
@@ -53,6 +65,7 @@ EDITS: Edits = (
     norms,
     softmaxes,
     convolutions,
+    in_parts,
     masks,
     shares,
     choices,
@@ -62,9 +75,12 @@ EDITS: Edits = (
     stored,
     grids,
     pieces,
+    lines,
+    dropped,
     output_factors,
     other_rows,
     moved,
+    moved_in_part,
     moved_weights,
     views,
     grouped,
@@ -78,6 +94,7 @@ EDITS: Edits = (
     other_weights,
     earlier,
     terms,
+    by_place,
     saturated,
     shifted,
     rewired,

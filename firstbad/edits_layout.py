@@ -17,6 +17,8 @@ from firstbad.edit import FITTED, LOOSE, After, Edit, call, value
 from firstbad.edits_variant import Chain, Id, word_of
 from firstbad.graph import Op
 from firstbad.heads import heads_near
+from firstbad.signature import runs
+from firstbad.statement import spans
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -54,6 +56,42 @@ def moved(case: Case) -> Iterator[Edit]:
         if number:
             detail["by"] = number
         yield Edit(kind, detail, after=(_taken(found, at, shape),), cost=FITTED)
+
+
+def moved_in_part(case: Case) -> Iterator[Edit]:
+    """Rows or columns permuted in a part of the value only."""
+    s = case.signature
+    if not case.floats or s.share_wrong == 0 or not np.isfinite(np.asarray(s.expected, np.float64)).all():
+        return
+    masks, names = [s.groups, s.rows, s.columns], ("groups", "rows", "columns")
+    for at in (2, 1):
+        box = [
+            np.arange(n) if k == at else np.flatnonzero(m) for k, (n, m) in enumerate(zip(s.shape, masks, strict=True))
+        ]
+        whole = [len(b) == n for b, n in zip(box, s.shape, strict=True)]
+        if all(whole) or not 1 < s.shape[at] <= LARGEST:
+            continue
+        part = np.ix_(*box)
+        own, expected = s.own[part], np.asarray(s.expected)[part]
+        count = s.shape[at]
+        found = _matched(np.moveaxis(own, at, 0).reshape(count, -1), np.moveaxis(expected, at, 0).reshape(count, -1))
+        if found is None or np.array_equal(found, np.arange(count)) or (found < 0).any():
+            continue
+        name, number = pattern(found)
+        where = {names[k]: spans(runs(masks[k])) for k in range(3) if not whole[k]}
+        detail: dict[str, Any] = {"what": names[at], "how": name, "map": found.tolist()[:32], **where}
+        if number:
+            detail["by"] = number
+        yield Edit("layout", detail, after=(_taken_in(part, found, at, s.shape),), cost=FITTED)
+
+
+def _taken_in(part: tuple[Any, ...], found: NDArray[np.int64], at: int, folded: tuple[int, int, int]) -> After:
+    def after(y: NDArray[Any]) -> NDArray[Any]:
+        made = np.array(y).reshape(folded)
+        made[part] = np.take(made[part], found, at)
+        return made.reshape(y.shape)
+
+    return after
 
 
 def moved_weights(case: Case) -> Iterator[Edit]:
@@ -416,6 +454,8 @@ def pattern(found: NDArray[np.int64]) -> tuple[str, int]:
     known = {"reversed": at[::-1]}
     for a in (a for a in range(2, n) if n % a == 0):
         known |= {f"interleaved by {a}": at.reshape(a, -1).T.ravel(), f"mod {a}": at % a, f"div {a}": at // a}
+        if n % (2 * a) == 0:
+            known[f"blocks of {a} exchanged in pairs"] = at.reshape(-1, 2, a)[:, ::-1].ravel()
     for name, other in known.items():
         if np.array_equal(found, other):
             return name, 0

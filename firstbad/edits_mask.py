@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from firstbad.case import Case
-from firstbad.edit import FITTED, SIMPLE, Edit
+from firstbad.edit import FITTED, LOOSE, SIMPLE, Edit
 from firstbad.edits_variant import word_of
 from firstbad.judge import MASKED
 
@@ -52,11 +52,12 @@ def _added(case: Case) -> Iterator[Edit]:
         return
     how = named(visible)
     detail = {"input": "", "how": how, "model": "none"}
+    cost = LOOSE if how.endswith("elements") else FITTED  # a choice of elements that no words name
     if softmax:
         source = op.attrs["args"][0]["v"]
         held = case.preview_value(source)
         if held is not None and held.shape == visible.shape:
-            yield Edit("mask", detail, {source: np.where(visible, LOWEST, held).astype(np.float32)}, cost=FITTED)
+            yield Edit("mask", detail, {source: np.where(visible, LOWEST, held).astype(np.float32)}, cost=cost)
         return
     own = np.asarray(case.own(), np.float32)
 
@@ -64,7 +65,7 @@ def _added(case: Case) -> Iterator[Edit]:
         return np.where(visible, own, y).astype(y.dtype)
 
     if (own[visible] <= MASKED).all():
-        yield Edit("mask", detail, after=(after,), cost=FITTED)
+        yield Edit("mask", detail, after=(after,), cost=cost)
 
 
 def _masks(case: Case) -> Iterator[tuple[int, NDArray[Any]]]:
