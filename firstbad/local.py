@@ -117,6 +117,7 @@ class _Measured:
     cumulative: float
     cumulative_index: int
     from_twin: float | None = None  # screened: rms distance from the twin; its size in `sums` is a sample's
+    sample: Sums | None = None  # screened: some of its rows in float64
 
     @property
     def screened(self) -> bool:
@@ -363,8 +364,11 @@ def _in_pieces(candidate: NDArray[Any], replayed: Replayed, dtype: str, heads: i
 
 def _screened(
     candidate: NDArray[Any], replayed: Replayed, dtype: str, heads: int
-) -> tuple[Sums, Sequential | None, float]:
-    """The sums of a screened value as its tests see them, but for the error that it is said to have: the sample's."""
+) -> tuple[Sums, Sequential | None, float, Sums]:
+    """The sums of a screened value as its tests see them, but for the error that it is said to have: the sample's.
+
+    Then the order of its sums, how far it is from the twin, and the sums of the sample.
+    """
     assert replayed.rows is not None
     against_twin, _ = _in_pieces(candidate, replace(replayed, sequential=None), dtype, heads)
     ignored = replayed.ignored
@@ -374,7 +378,7 @@ def _screened(
     sample = sums_of(candidate[..., replayed.rows, :], some, dtype)
     ordered = sequential_of(ROUNDOFF.get(dtype, ROUNDOFF["float32"]), some)
     seen = screen.seen(against_twin, sample)
-    return replace(seen, candidate=sample.candidate), ordered, against_twin.candidate
+    return replace(seen, candidate=sample.candidate), ordered, against_twin.candidate, sample
 
 
 def _worst_of(sites: Iterable[Sequential | None]) -> Sequential | None:
@@ -396,9 +400,9 @@ def _measure(
         replayed = _masked_twice(replayed, array, own)
     heads = heads_near(reference.graph, [(pair.reference.id, 0)], 1)
     u = ROUNDOFF.get(pair.candidate.dtype, ROUNDOFF["float32"])
-    from_twin = None
+    from_twin, sample = None, None
     if replayed.rows is not None:
-        sums, ordered, from_twin = _screened(array, replayed, pair.candidate.dtype, heads)
+        sums, ordered, from_twin, sample = _screened(array, replayed, pair.candidate.dtype, heads)
     elif replayed.pieces is not None:
         sums, ordered = _in_pieces(array, replayed, pair.candidate.dtype, heads)
     else:
@@ -411,7 +415,7 @@ def _measure(
     sequential = _worst_of(known)
     cumulative, at = distance(without(array, replayed.ignored, own), own)
     return _Measured(
-        pair, op, sums, sequential, replayed.exact, replayed.length, replayed.order, cumulative, at, from_twin
+        pair, op, sums, sequential, replayed.exact, replayed.length, replayed.order, cumulative, at, from_twin, sample
     )
 
 
@@ -448,13 +452,19 @@ def limits_of(sums: Sums, replayed: Replayed, pool: Pool, dtype: str) -> Floor:
 
 
 def _judge(m: _Measured, pooled: Mapping[str, Pool], inherited: float) -> Judged:
-    floor_ = floor(m.sums, pooled.get(kind_of(m.op, m.length), Pool()), _in_order(m.sums, m.sequential, m.order))
+    pool = pooled.get(kind_of(m.op, m.length), Pool())
+    floor_ = floor(m.sums, pool, _in_order(m.sums, m.sequential, m.order))
     # The floor is in units of u x condition; the twin links it to a relative error.
     relative = m.sums.twin_error * (floor_.whole / m.sums.twin) if m.sums.twin > 0 else ROUNDOFF["float32"]
     noise_floor = 0.0 if m.exact else relative
     tests = excesses(m.sums, floor_, exact=m.exact)
     if m.from_twin is not None:
         tests = excesses(replace(m.sums, candidate=m.from_twin), floor_, exact=False, factor=screen.STRICT)
+        if m.sample is not None and not any(t.bad for t in tests):
+            # What passes is said to be as far off as its sample is: from the twin it is the twin's error further. A
+            # sample that fails leaves a doubt, too.
+            own = floor(m.sample, pool, _in_order(m.sample, m.sequential, m.order))
+            tests = excesses(m.sample, own, exact=False)
     return Judged(
         pair=m.pair,
         op=m.op,

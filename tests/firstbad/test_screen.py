@@ -168,6 +168,7 @@ def test_the_screen_finds_what_float64_finds(
     for a, b in sampled:
         assert a.sums.local_error == pytest.approx(b.sums.local_error, rel=0.6, abs=2 * U), a.name
         assert a.noise_floor == pytest.approx(b.noise_floor, rel=0.6), a.name
+        assert a.worst.ratio == pytest.approx(b.worst.ratio, rel=0.6), "not from the twin"
     for a, b in zip(quick.values, full.values, strict=True):
         if b.bad:
             assert a.sums.candidate == pytest.approx(b.sums.candidate, rel=1e-4, nan_ok=True), "and what is bad in full"
