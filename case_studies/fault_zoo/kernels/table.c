@@ -23,6 +23,8 @@
     K(linear, rows_exchanged) K(linear, abs) K(conv1d, dilated) \
     K(linear, tiles_crossed) K(linear, rows_doubled) K(linear, dithered) K(softmax, pruned) K(softmax, skips) \
     K(gelu, straight) K(add, one_late) K(add, flushed) K(conv1d, grouped) K(positions, reversed) \
+    K(linear, dropout) K(softmax, best) K(add, leaks) K(linear, rotated) K(gelu, sigmoid) K(linear, flipped) \
+    K(conv1d, smoothed) K(add, gated) \
     K(argmax, half) K(argmax, second) K(argmax, last)
 
 /* kinds whose functions have a shorter name than the kind */
@@ -46,7 +48,8 @@
     N("attention_mix:", mix, plain) N("attention_mix:", mix, stale_head) \
     N("attention_scores:", scores, capped) N("attention_scores:", scores, blocks) \
     N("layer_norm:", norm, previous_mean) N("layer_norm:", norm, one_row) \
-    N("layer_norm:", norm, halves) N("attention_scores:", scores, by_distance)
+    N("layer_norm:", norm, halves) N("attention_scores:", scores, by_distance) \
+    N("layer_norm:", norm, down) N("attention_scores:", scores, by_length)
 
 #define DECLARED(kind, variant) void zoo_##kind##_##variant(const Call *c);
 #define DECLARED_NAMED(kind, short_name, variant) void zoo_##short_name##_##variant(const Call *c);
