@@ -62,7 +62,7 @@ def realigned(
         if (
             whole is not None
             and whole.blamed < first.blamed
-            and believed(whole.alignment, whole.local, first.alignment, reference.graph)
+            and believed(whole.alignment, whole.local, first.alignment, reference)
         ):
             found = whole
         else:

@@ -147,12 +147,18 @@ def unproved(alignment: Alignment, local: Local, graph: Graph) -> set[int]:
     return {p.reference.id for p in alignment.pairs if p.how == "relabelled" and _misread(p, bad, alignment, graph)}
 
 
-def believed(nameless: Alignment, local: Local, before: Alignment, graph: Graph) -> bool:
+def believed(nameless: Alignment, local: Local, before: Alignment, reference: Trace) -> bool:
     """Whether an alignment against the names stands: it compares all that was compared, and what reads the values that
-    it moved is right but for a few. A value that was moved to hide a fault has readers that are wrong."""
+    it moved is right but for a few. A value that was moved to hide a fault has readers that are wrong.
+
+    Of what was compared it may lose copies, and masks and constants, which only a name can tell from each other: they
+    are then the model's own, and a fault in one would show in its readers.
+    """
+    graph = reference.graph
     moved = sum(p.how == "relabelled" for p in nameless.pairs)
-    lost = before.by_reference.keys() - nameless.by_reference.keys()
-    return all(graph.values[i].same_as >= 0 for i in lost) and len(unproved(nameless, local, graph)) <= DOUBTED * moved
+    lost = [graph.values[i] for i in before.by_reference.keys() - nameless.by_reference.keys()]
+    kept = all(v.same_as >= 0 or (held(v) and not sketch(reference.array(v)).telling) for v in lost)
+    return kept and len(unproved(nameless, local, graph)) <= DOUBTED * moved
 
 
 def without_misplaced(alignment: Alignment, local: Local, graph: Graph) -> Alignment | None:

@@ -126,7 +126,8 @@ class Executor:
         if found is None:
             return None
         args, kwargs = self._arguments(op, inputs)
-        return found(sequential.Sampler(samples, seed), *args, **kwargs)
+        with np.errstate(over="ignore", invalid="ignore"):  # a mask in the place of what is multiplied: no order helps
+            return found(sequential.Sampler(samples, seed), *args, **kwargs)
 
     def _arguments(self, op: Op, inputs: Mapping[int, np.ndarray]) -> call.Call:
         """The call's arguments in float32."""
