@@ -76,11 +76,19 @@ def _linear(pick: Sampler, x: Tensor, w: Tensor, b: Tensor | None = None) -> Sam
     flat = pick.pick(rows.shape[0] * N)
     m, n = np.divmod(flat, N)
     step = max(1, TERMS // max(1, K))  # of all samples at once a wide layer would make hundreds of megabytes
-    y = np.concatenate([total(rows[m[i : i + step]] * W[n[i : i + step]]) for i in range(0, max(1, len(flat)), step)])
-    return flat, y if b is None else y + _numpy(b)[n]
+    parts = [slice(i, i + step) for i in range(0, max(1, len(flat)), step)]
+    B = None if b is None else _numpy(b)[n]
+    made = [_worst([rows[m[part]] * W[n[part]]], None if B is None else B[part]) for part in parts]
+    return flat, np.concatenate(made)
 
 
 def _matmul(pick: Sampler, a: Tensor, b: Tensor) -> Sampled | None:
+    made = _products(pick, a, b)
+    return None if made is None else (made[0], total(made[1]))
+
+
+def _products(pick: Sampler, a: Tensor, b: Tensor) -> tuple[Floats, Floats] | None:
+    """Flat indices into a @ b, and the terms of each [samples, K]."""
     if a.dim() < 2 or b.dim() < 2:
         return None
     batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
@@ -88,17 +96,17 @@ def _matmul(pick: Sampler, a: Tensor, b: Tensor) -> Sampled | None:
     A, B = _numpy(a.expand(*batch, M, K)), _numpy(b.expand(*batch, K, N))
     flat = pick.pick(int(np.prod((*batch, M, N))))
     *where, m, n = np.unravel_index(flat, (*batch, M, N))
-    return flat, total(A[(*where, m)] * B.swapaxes(-1, -2)[(*where, n)])
+    return flat, A[(*where, m)] * B.swapaxes(-1, -2)[(*where, n)]
 
 
 def _addmm(pick: Sampler, c: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Sampled | None:
-    made = _matmul(pick, a, b)
+    made = _products(pick, a, b)
     if made is None:
         return None
-    flat, products = made
+    flat, terms = made
     shape = (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
     C = _numpy(c.expand(shape))[np.unravel_index(flat, shape)]
-    return flat, np.float32(alpha) * products + np.float32(beta) * C
+    return flat, _worst([np.float32(alpha) * terms], np.float32(beta) * C)
 
 
 def _conv(
@@ -126,8 +134,26 @@ def _conv(
     grid = np.meshgrid(np.arange(per_group), *(np.arange(k) for k in W.shape[2:]), indexing="ij")
     taps = [t.reshape(1, -1) for t in grid]
     reads = [place[d][:, None] * stride[d] + taps[1 + d] * dilation[d] for d in range(dims)]
-    y = total(X[(batch[:, None], first[:, None] + taps[0], *reads)] * W[channel].reshape(len(flat), -1))
-    return flat, y if b is None else y + _numpy(b)[channel]
+    terms = X[(batch[:, None], first[:, None] + taps[0], *reads)] * W[channel].reshape(len(flat), -1)
+    by_tap = terms.reshape(len(flat), per_group, -1).swapaxes(1, 2).reshape(terms.shape)
+    return flat, _worst([terms, by_tap], None if b is None else _numpy(b)[channel])
+
+
+def _worst(orders: Sequence[Floats], bias: Floats | None) -> Floats:
+    """Of several orders of the same sums, for each the one that is furthest off; with a bias, last and first.
+
+    Channel by channel and tap by tap are both plain loops, and so are sums that begin with the bias: which of them is
+    small on the way depends on the weights (taps that cancel, a bias that the sum makes up for).
+    """
+    made = [total(terms) for terms in orders]
+    exact = orders[0].sum(-1, dtype=np.float64)
+    if bias is not None:
+        exact = exact + bias
+        first = [total(np.concatenate([bias[:, None], terms], 1)) for terms in orders]
+        made = [*(y + bias for y in made), *first]
+    off = np.abs(np.array(made) - exact)
+    chosen: Floats = np.array(made)[off.argmax(0), np.arange(len(exact))]
+    return chosen
 
 
 def _rows(pick: Sampler, x: Tensor, dim: int) -> tuple[np.ndarray, Floats]:

@@ -338,15 +338,18 @@ def test_sequential_is_near_and_in_order(zoo: Any) -> None:
     assert {"matmul", "bmm", "addmm", "mean", "sum"} <= seen
 
 
-def c_like_linear(x: np.ndarray, w: np.ndarray, b: np.ndarray) -> np.ndarray:
-    out = np.zeros((x.shape[0], w.shape[0]), np.float32)
-    for i in range(x.shape[0]):
-        for j in range(w.shape[0]):
-            acc = np.float32(0)
-            for k in range(x.shape[1]):
-                acc = np.float32(acc + np.float32(x[i, k] * w[j, k]))
-            out[i, j] = np.float32(acc + b[j])
-    return out
+def plain_loop(first: float, terms: np.ndarray, last: float = 0.0) -> np.float32:
+    acc = np.float32(first)
+    for term in terms.astype(np.float32):
+        acc = np.float32(acc + term)
+    return np.float32(acc + np.float32(last))
+
+
+def worst(terms: np.ndarray, bias: float, *others: np.ndarray) -> np.float32:
+    """Of the plain loops over these terms, with the bias first or last, the one that is furthest off."""
+    exact = float(terms.sum(dtype=np.float64)) + float(bias)
+    made = [f for order in (terms, *others) for f in (plain_loop(0, order, bias), plain_loop(bias, order))]
+    return max(made, key=lambda y: abs(float(y) - exact))
 
 
 def c_like_softmax(x: np.ndarray) -> np.ndarray:
@@ -360,14 +363,33 @@ def c_like_softmax(x: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("K", [1, 7, 300])
-def test_sequential_is_the_plain_loop(K: int) -> None:
-    x, weights = randn(3, K), {"fc.weight": randn(5, K), "fc.bias": randn(5)}
+@pytest.mark.parametrize("large", [1, 1000])
+def test_sequential_is_the_worst_plain_loop(K: int, large: int) -> None:
+    x, weights = randn(3, K), {"fc.weight": randn(5, K), "fc.bias": randn(5) * large}
     made = Executor(weights).sequential(LINEAR, {0: x}, 1000, 0)
     assert made is not None
-    np.testing.assert_array_equal(made[1].reshape(3, 5), c_like_linear(x, weights["fc.weight"], weights["fc.bias"]))
+    W, B = weights["fc.weight"], weights["fc.bias"]
+    by_hand = [[worst(x[i] * W[j], B[j]) for j in range(5)] for i in range(3)]
+    off, least = (
+        np.abs(np.array(y, np.float64).reshape(3, 5) - (x.astype(np.float64) @ W.T + B)) for y in (made[1], by_hand)
+    )
+    np.testing.assert_allclose(off, least, atol=1e-7 * large)
     rows = Executor({}).sequential(op("aten.softmax.int", v(0), -1, None), {0: x}, 3 * K, 0)
     assert rows is not None
     np.testing.assert_array_equal(rows[1].reshape(3, K), c_like_softmax(x))
+
+
+@pytest.mark.parametrize("bias", [0.0, 100.0])
+def test_sums_by_tap_count_too(bias: float) -> None:
+    """A filter whose taps cancel: nothing is left on the way channel by channel, much tap by tap."""
+    C = 500
+    x, w = np.repeat(np.abs(randn(1, C, 1)), 3, 2), np.abs(randn(1, C, 1)) * np.array([1, 0, -1], np.float32)
+    conv = op("aten.conv1d.default", v(0), v(1), v(2), [1], [0], [1], 1)
+    made = Executor({}).sequential(conv, {0: x, 1: w, 2: np.array([bias], np.float32)}, 8, 0)
+    assert made is not None
+    terms = (x[0] * w[0]).astype(np.float32)  # [C, taps]
+    assert made[1].ravel().tolist() == [worst(terms.ravel(), bias, terms.T.ravel())]
+    assert plain_loop(0, terms.ravel()) == 0 != plain_loop(0, terms.T.ravel())
 
 
 def test_weights_are_cast_once_within_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
