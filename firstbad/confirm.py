@@ -24,6 +24,7 @@ from firstbad.edits import EDITS
 from firstbad.errors import CompareError
 from firstbad.faults import Fault
 from firstbad.graph import Value
+from firstbad.joined import with_joins
 from firstbad.judge import distance
 from firstbad.layout import Layout
 from firstbad.local import CUMULATIVE_FLOOR, giver
@@ -202,6 +203,7 @@ class _Reference:
 
 def break_alike(comparison: Comparison, reference: Trace, candidate: Trace) -> dict[str, Any]:
     """The reference with every cause's edit, against the candidate."""
+    candidate = with_joins(candidate, comparison.alignment.joins)
     sites: dict[int, tuple[Region, Edit]] = {}
     edited: list[str] = []
     left_out: list[str] = []

@@ -21,6 +21,7 @@ import numpy as np
 from firstbad.case import Case
 from firstbad.convict_text import C_TEST, PATTERN, PYTEST, README, RUN, SLICE
 from firstbad.graph import Value
+from firstbad.joined import with_joins
 from firstbad.judge import MASKED
 from firstbad.layout import Layout
 from firstbad.noise import Excess
@@ -52,13 +53,16 @@ def convict(
     top = folder / FOLDER
     shutil.rmtree(top, ignore_errors=True)
     written = []
+    wholes = {one.value.id for one in comparison.alignment.joins}
+    candidate = with_joins(candidate, comparison.alignment.joins)
     for n, (fault, (case, _)) in enumerate(zip(comparison.localised.faults, comparison.explained, strict=True)):
         if n >= MOST:
             break
         words = re.sub(r"[^A-Za-z0-9_.-]", "_", f"{n + 1}-{case.judged.step}-{fault.name}")
         place = top / words
         place.mkdir(parents=True, exist_ok=True)
-        started = launch(place, case) if launch is not None else None
+        whole = case.judged.pair.candidate.id in wholes  # its engine writes pieces: there is no value to wait for
+        started = launch(place, case) if launch is not None and not whole else None
         source = f"{case.op.file}:{case.op.line}" if case.op is not None and case.op.file else ""
         written.append(_write(place, case, candidate, started, source))
     return written
@@ -118,10 +122,11 @@ def _injected(case: Case, candidate: Trace) -> list[Value]:
     graph, op = candidate.graph, case.op
     own = case.judged.pair.candidate
     wanted: dict[int, Value] = {}
+    pieces = {one.value.id: one.pieces for one in case.alignment.joins}
     for value_id in case.region.inputs:
         pair = case.alignment.by_reference.get(value_id)
         if pair is not None:
-            wanted[pair.candidate.id] = pair.candidate
+            wanted |= {v.id: v for v in pieces.get(pair.candidate.id, (pair.candidate,))}
     for read in op.reads if op is not None else ():
         if read.value >= 0:
             wanted[read.value] = graph.values[read.value]
