@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from firstbad.cause import Edits
 from firstbad.edits_constant import call_numbers, caps, input_factors, output_factors
+from firstbad.edits_groups import group_norms
 from firstbad.edits_hashed import hashed
 from firstbad.edits_in_place import in_place
 from firstbad.edits_laws import by_place, dropped, lines
@@ -63,6 +64,7 @@ EDITS: Edits = (
     rotary,
     call_numbers,
     norms,
+    group_norms,
     softmaxes,
     convolutions,
     in_parts,

@@ -37,6 +37,9 @@ MOVES = frozenset(
 LINEAR = frozenset("add sub mul div linear matmul mm bmm addmm baddbmm conv1d conv2d sum mean".split())
 """Ops in which the rounding of an input shows in the output as |.| of the op itself does."""
 
+POINTWISE = frozenset("silu gelu sigmoid tanh exp erf softplus".split())
+"""Functions of one number: the rounding of an input shows in the output by their slope."""
+
 MASKED = 1e30
 """A score of this size is a mask (a dtype's lowest number), whose rounding says nothing about its neighbours."""
 
@@ -376,15 +379,32 @@ class _Sweep:
     def _scale(
         self, op: Op, inputs: Mapping[int, _Known], output: NDArray[Any], noise: float
     ) -> NDArray[np.float32] | None:
-        """The op's condition; what its inputs were rounded by on the way is added, for linear ops element by element:
-        a small element of a sum computed on the way has the noise of its neighbours."""
+        """The op's condition; what its inputs were rounded by on the way is added, for linear ops and functions of one
+        number element by element: a small element of a sum computed on the way has the noise of its neighbours."""
         plain = {i: k.precise for i, k in inputs.items()}
         scale = self.executor.scale(op, plain, output)
-        if scale is None or noise == 0 or op.kind.split(".")[1] not in LINEAR:
+        word = op.kind.split(".")[1]
+        if scale is None or noise == 0 or word not in LINEAR | POINTWISE:
             return _with_noise(scale, noise)
+        if word in POINTWISE:
+            return self._by_slope(op, inputs, output, _with_noise(scale, noise))
         spread = self.executor.scale(op, {i: _spread(k) if k.noise else k.precise for i, k in inputs.items()}, output)
         with np.errstate(over="ignore"):  # a masked element's: it is not judged by size
             return scale if spread is None else np.asarray(scale + spread, np.float32)
+
+    def _by_slope(
+        self, op: Op, inputs: Mapping[int, _Known], output: NDArray[Any], scale: NDArray[np.float32] | None
+    ) -> NDArray[np.float32] | None:
+        """At least by how much the output moves where the input moves by its noise, either way."""
+        if scale is None or len(inputs) != 1 or not np.issubdtype(output.dtype, np.floating):
+            return scale
+        ((i, known),) = inputs.items()
+        moved = self.u * _spread(known)
+        for by in (moved, -moved):
+            other = self.executor.run(op, {i: known.precise + by}, "float64")[0]
+            with np.errstate(invalid="ignore"):  # a masked score less itself
+                scale = np.fmax(scale, np.abs(other - output) / self.u).astype(np.float32)
+        return scale
 
     def _copied(self, op: Op) -> _Known | None:
         return self.known.get(op.reads[-1].value) if _copies(op) else None
