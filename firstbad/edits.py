@@ -7,11 +7,13 @@ only describes.
 from __future__ import annotations
 
 from firstbad.cause import Edits
+from firstbad.edits_bent import constants, let_through
 from firstbad.edits_constant import call_numbers, caps, input_factors, output_factors
+from firstbad.edits_dropped import dropped
 from firstbad.edits_groups import group_norms
 from firstbad.edits_hashed import hashed
 from firstbad.edits_in_place import in_place
-from firstbad.edits_laws import by_place, dropped, lines
+from firstbad.edits_laws import by_place, lines
 from firstbad.edits_layout import (
     grouped,
     looked_up,
@@ -24,6 +26,7 @@ from firstbad.edits_layout import (
     views,
 )
 from firstbad.edits_mask import masks
+from firstbad.edits_mixed import along, turned
 from firstbad.edits_noise import noise, statistics
 from firstbad.edits_noise import sums as sums_in_few_bits
 from firstbad.edits_norm import norms
@@ -97,6 +100,8 @@ EDITS: Edits = (
     earlier,
     terms,
     by_place,
+    along,
+    turned,
     saturated,
     shifted,
     rewired,
@@ -105,6 +110,8 @@ EDITS: Edits = (
     statistics,
     reread,
     input_factors,
+    constants,
+    let_through,
     caps,
     sums_in_few_bits,
     noise,

@@ -1,5 +1,4 @@
-"""Edits that are laws read off the wrong values: small ones dropped, straight lines, a term or factor that depends on
-the place alone.
+"""Edits that are laws read off the wrong values: straight lines, a term or factor that depends on the place alone.
 
 A law is read off some elements and proved on others: what a term or factor is in one place follows from all the other
 elements of the same kind (its column, its row, its distance), never from the element itself. Kinds `wrong_variant`,
@@ -15,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from firstbad.case import Case
-from firstbad.edit import FITTED, LOOSE, After, Edit
+from firstbad.edit import FITTED, LOOSE, Edit
 from firstbad.edits_constant import nice
+from firstbad.edits_dropped import times
 from firstbad.edits_pointwise import FEW, POINTWISE
 from firstbad.edits_variant import Chain, Id, word_of
 from firstbad.graph import Op
@@ -69,42 +69,6 @@ def _lines(case: Case, op: Op, step: float) -> tuple[Op, ...]:
     rise = chain("mul.Tensor", Id(chain("sub.Tensor", Id(ends[1]), Id(ends[0]))), Id(part))
     chain("add.Tensor", Id(ends[0]), Id(rise), last=True)
     return tuple(chain.made)
-
-
-def dropped(case: Case) -> Iterator[Edit]:
-    """What is small, by itself or beside the largest of its row, is zero; the rest is as it was or makes up for it."""
-    if not case.floats or case.signature.share_wrong == 0:
-        return
-    own = np.asarray(case.signature.own, np.float64)
-    y = np.asarray(case.expected, np.float64).reshape(own.shape)
-    if not np.isfinite(y).all() or not np.isfinite(own).all():
-        return
-    gone, kept = (own == 0) & (y != 0), own != 0
-    if np.count_nonzero(gone) < 2 or not kept.any():
-        return
-    size = np.abs(y)
-    with np.errstate(all="ignore"):
-        beside = np.nan_to_num(size / size.max(-1, keepdims=True))
-    for measure, words in ((size, "under {:g}"), (beside, "under {:g} of the largest of its row")):
-        low, high = float(measure[gone].max()), float(measure[kept].min())
-        if low >= high:
-            continue
-        least = nice((low + high) / 2, (high - low) / 2)
-        keep = measure >= least
-        detail = {"variant": f"zero for what is {words.format(least)}", "model": "", "number": least}
-        yield Edit("wrong_variant", detail, after=(_times(keep.astype(np.float64)),), computes=True, cost=FITTED)
-        if "softmax" in word_of(case.ops[-1]):
-            with np.errstate(all="ignore"):
-                more = np.nan_to_num(keep * y.sum(-1, keepdims=True) / (y * keep).sum(-1, keepdims=True))
-            detail = detail | {"variant": f"{detail['variant']}, shared among the others"}
-            yield Edit("wrong_variant", detail, after=(_times(more),), computes=True, cost=FITTED)
-
-
-def _times(by: NDArray[np.float64]) -> After:
-    def after(y: NDArray[Any]) -> NDArray[Any]:
-        return np.asarray(np.asarray(y) * by.reshape(y.shape), y.dtype)
-
-    return after
 
 
 def by_place(case: Case) -> Iterator[Edit]:
@@ -186,7 +150,7 @@ def _put_in(
     """The table added to, or multiplied with, what the last op gives."""
     said, cost = detail or {"op": f"a {words}", "where": "after"}, LOOSE if detail is None else FITTED
     if what == "factor":
-        return Edit("extra_op", said, after=(_times(table),), computes=True, cost=cost)
+        return Edit("extra_op", said, after=(times(table),), computes=True, cost=cost)
     last, given, middle = case.ops[-1], next(case.fresh), next(case.fresh)
     chain = Chain(case, last, [replace(last, writes=(middle, *last.writes[1:]))])
     chain("add.Tensor", Id(middle), Id(given), last=True)

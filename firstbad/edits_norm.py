@@ -30,6 +30,7 @@ class Form:
     eps: str = "inside"  # the root; "outside"
     squared: bool = False  # divided by the variance instead of its root
     scaled: bool = True  # divided at all
+    axes: tuple[int, ...] = ()  # of the mean and the size; (): those of the norm
 
 
 FORMS = {
@@ -43,6 +44,10 @@ FORMS = {
     "mean absolute deviation": Form(second="deviation"),
     "unbiased mean square (D - 1)": Form(centred=False, second="unbiased square"),
     "L2 norm (no division by D)": Form(centred=False, second="sum"),
+    "mean and variance of each channel over the rows": Form(axes=(-2,)),
+    "mean and variance of all rows together": Form(axes=(-2, -1)),
+    "mean square of each channel over the rows": Form(centred=False, second="square", axes=(-2,)),
+    "mean square of all rows together": Form(centred=False, second="square", axes=(-2, -1)),
 }
 
 _LAYER, _RMS = ("layer_norm", "native_layer_norm"), ("rms_norm", "_fused_rms_norm")
@@ -58,7 +63,7 @@ def norms(case: Case) -> Iterator[Edit]:
         own = Form() if word in _LAYER else Form(centred=False, second="square")
         forms = {"layer norm": Form(), **FORMS} if word in _RMS else FORMS
         for name, form in forms.items():
-            if form != own:
+            if form != own and (not form.axes or len(case.reference.graph.values[op.writes[0]].shape) > 1):
                 made = _written(case, op, form)
                 yield Edit("wrong_variant", {"variant": name, "model": word.strip("_")}, ops={op.id: made})
         yield from _gains(case, op)
@@ -130,7 +135,7 @@ def _written(case: Case, op: Op, form: Form) -> tuple[Op, ...]:
     gain, offset = args[2] if len(args) > 2 else None, args[3] if layer and len(args) > 3 else None
     eps = args[4 if layer else 3] if len(args) > (4 if layer else 3) else None
     eps = float(np.finfo(np.float32).eps) if eps is None else float(eps)
-    dims = list(range(-len(shape), 0))
+    dims = list(form.axes or range(-len(shape), 0))
     chain = Chain(case, op, [])
     mean = chain("mean.dim", Id(x), dims, True)
     less = chain("sub.Tensor", Id(x), Id(mean))

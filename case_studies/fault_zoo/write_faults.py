@@ -14,7 +14,7 @@ from pathlib import Path
 from entries import Fault
 from faults_of_kernels import activations, attention, constants, ends, norms, precision, tails
 from faults_of_language import language, language_clean
-from faults_of_others import clean, further, held_out, of_onnx, of_torch, once_held_out, pairs
+from faults_of_others import clean, further, held_out, of_onnx, of_torch, once_held_out, pairs, twice_held_out
 from faults_of_plans import buffers, weights, wires
 
 HERE = Path(__file__).parent
@@ -26,7 +26,16 @@ def every() -> list[Fault]:
         for make in (wires, buffers, weights, norms, attention, tails, constants, activations, precision, ends)
         for f in make()
     ]
-    return [*singles, *pairs(singles), *further(), *once_held_out(), *of_torch(), *of_onnx(), *language()]
+    return [
+        *singles,
+        *pairs(singles),
+        *further(),
+        *once_held_out(),
+        *twice_held_out(),
+        *of_torch(),
+        *of_onnx(),
+        *language(),
+    ]
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-/* Wrong kernels that were written after the explainer's edits, without a look at whether any of them fits. */
+/* Wrong kernels written after the explainer was frozen for the first time, and learnt from since. */
 #include "zoo.h"
 
 #include <float.h>

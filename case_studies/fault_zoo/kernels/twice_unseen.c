@@ -1,4 +1,4 @@
-/* Wrong kernels written after the edits of the explainer were frozen for the second time, with no look at them. */
+/* Wrong kernels written after the explainer was frozen for the second time, and learnt from since. */
 #include "zoo.h"
 
 #include <float.h>
