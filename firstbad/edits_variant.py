@@ -100,21 +100,34 @@ _POINTWISE = {*_WORDS, *"mul add sub div pow neg exp erf square reciprocal rsub 
 
 
 def written_out(case: Case) -> Iterator[Edit]:
-    """Another activation in the place of one that the model writes out in single ops of one input."""
-    made = {w for op in case.ops for w in op.writes}
-    read = {r.value for op in case.ops for r in op.reads} - made
-    if len(case.ops) < 2 or len(read) != 1 or case.region.weights:
-        return
-    (x,), last = read, case.ops[-1]
-    if case.reference.graph.values[x].shape != case.region.value.shape:
-        return
-    if not all(word_of(op) in _POINTWISE for op in case.ops):
+    """Another activation in the place of one that the model writes out in single ops, last in the region."""
+    last = case.ops[-1]
+    x = _argument(case)
+    if x is None or case.reference.graph.values[x].shape != case.region.value.shape:
         return
     for name, write in ACTIVATIONS.items():
         chain = Chain(case, last, [])
         write(chain, x)
         detail = {"variant": name, "model": "its own, in single ops"}
         yield Edit("wrong_variant", detail, ops={last.id: tuple(chain.made)})
+
+
+def _argument(case: Case) -> int | None:
+    """The only value that the functions of one number at the region's end are made of; None where there are more."""
+    made = {w: op for op in case.ops for w in op.writes if word_of(op) in _POINTWISE}
+    need, seen, ops = list(case.ops[-1].writes), set[int](), 0
+    ends: set[int] = set()
+    while need:
+        value_id = need.pop()
+        if value_id in seen:
+            continue
+        seen.add(value_id)
+        if value_id in made:
+            ops += 1
+            need += [r.value for r in made[value_id].reads]
+        else:
+            ends.add(value_id)
+    return ends.pop() if ops > 1 and len(ends) == 1 else None
 
 
 def softmaxes(case: Case) -> Iterator[Edit]:

@@ -5,17 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - PyTorch's own habit
 
-from firstbad.comparison import compare
-from firstbad.graph import Value
-from firstbad.reference.function import executor, record
-from firstbad.result import FaultResult
-from firstbad.trace import TraceWriter, open_trace
+from tests.firstbad.shown import fault
 
 C, T, G = 8, 9, 4
 
@@ -40,19 +35,6 @@ GROUPED: dict[str, Callable[[Tensor, nn.GroupNorm], Tensor]] = {
     "group norm of 8 groups": lambda x, m: F.instance_norm(x, None, None, m.weight, m.bias, eps=m.eps),
     "group norm of interleaved channels": interleaved,
 }
-
-
-def fault(module: nn.Module, wrong: Tensor, x: Tensor, folder: Path) -> FaultResult:
-    """The one fault of a candidate that has `wrong` in the place of the norm's value."""
-    with TraceWriter(folder / "r.h5", "reference", "torch") as writer:
-        record(module, [("x", x)], writer)
-    with TraceWriter(folder / "c.h5", "candidate", "py") as writer:
-        writer.value(Value(0, "call", "x", "input", tuple(x.shape), "float32"), x.numpy())
-        writer.value(Value(1, "call", "n", "value", tuple(wrong.shape), "float32"), np.ascontiguousarray(wrong))
-    with open_trace(folder / "r.h5") as ours, open_trace(folder / "c.h5") as theirs:
-        weights = {n: t.numpy() for n, t in module.state_dict().items()}
-        (found,) = compare(ours, theirs, executor(weights)).result.faults
-    return found
 
 
 @pytest.mark.parametrize("variant", GROUPED)
