@@ -1,9 +1,11 @@
 """All figures of this folder in one table, with the limits of the machine measured in the same run.
 
-    python tests/bench/bench.py [--quick] [--only NAME,NAME]
+    python tests/bench/bench.py [--quick] [--only NAME,NAME] [--minutes N]
 
 Every script here that has `rows(quick)` is asked for its figures, each (name, value, unit, goal); a value of None is
-one that could not be measured, and its name says why. Writes result.json and RESULTS.md beside itself.
+one that could not be measured, and its name says why. Each is a process of its own, whose rows count as they come: one
+that dies or runs out of time costs what it had not said yet, and a row tells. Writes result.json and RESULTS.md beside
+itself.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -26,8 +28,21 @@ from firstbad.machine import environment
 from firstbad.run import CaptureOptions
 
 HERE = Path(__file__).parent
-SECONDS = 400
-"""After which a script's figures are given up."""
+MINUTES = 18.0
+"""What the whole may take: a script that is still at work when its share is used up is stopped."""
+
+SHARES = {
+    "bisecting": 4.0,
+    "growing": 3.5,
+    "capturing": 2.5,
+    "adapters": 2.5,
+    "explaining": 2.5,
+    "measuring": 2.0,
+    "language": 2.0,
+    "offloading": 2.0,
+    "ggml": 2.0,
+}
+"""Minutes that a script may take where more than a minute and a half; what others leave over is shared by the rest."""
 
 STREAM = """
 #include <stddef.h>
@@ -138,48 +153,78 @@ def page(rows: list[Row], machine: Mapping[str, str], limits: Mapping[str, float
     return "\n".join(lines) + "\n"
 
 
+def asked(name: str, quick: bool, seconds: float, limits: Mapping[str, float]) -> Iterator[Row]:
+    """The rows of a script as it says them, in a process of its own, and one more that says why it ended early."""
+    # what one script holds or imports must not weigh on the next; what it prints goes past the rows
+    code = f"import bench; bench.say({name!r}, {quick})"
+    environ = {**os.environ, "READ_GBS": str(limits["memory read"]), "WRITE_GBS": str(limits["file write"])}
+    with tempfile.TemporaryDirectory() as scratch:  # also of what a script leaves behind that is stopped
+        said, errors = Path(scratch) / "rows", Path(scratch) / "errors"
+        with errors.open("wb") as stderr:
+            command = ["timeout", "--kill-after=10", f"{seconds:.0f}", sys.executable, "-c", code]
+            done = subprocess.run(
+                command,
+                cwd=HERE,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=stderr,
+                check=False,
+                env={**environ, "ROWS": str(said), "TMPDIR": scratch},
+            )
+        for line in said.read_text("utf-8").splitlines() if said.is_file() else ():
+            if line.endswith("}"):
+                yield Row(**json.loads(line))
+        if done.returncode:
+            lines = errors.read_text("utf-8", "replace").strip().splitlines()
+            stopped = done.returncode in (124, 137)
+            reason = f"not done after {seconds:.0f} s" if stopped else (lines or [f"died with {done.returncode}"])[-1]
+            yield Row(name, f"the rest is not measured: {reason[:200]}", None, "", "")
+
+
+def say(name: str, quick: bool) -> None:
+    """The script's rows into the file that ROWS names, each when it is known."""
+    with Path(os.environ["ROWS"]).open("w", encoding="utf-8") as file:
+        for row in figures(name, quick):
+            file.write(json.dumps(asdict(row)) + "\n")
+            file.flush()
+
+
+def seconds_for(name: str, left: Sequence[str], remaining: float) -> float:
+    """What a script may take when so many seconds are left for it and for those after it: its share and half of it
+    again, as not every one needs its own."""
+    share = SHARES.get(name, 1.5) / sum(SHARES.get(other, 1.5) for other in left)
+    return max(20.0, remaining * min(1.0, 1.5 * share))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
     parser.add_argument("--quick", action="store_true", help="a short look, which writes nothing")
     parser.add_argument("--only", default="", help="names of scripts, with commas")
+    parser.add_argument("--minutes", type=float, default=MINUTES, help="what the whole may take")
     args = parser.parse_args()
     sys.path.insert(0, str(HERE))
     scripts = [p.stem for p in sorted(HERE.glob("*.py")) if p.stem != "bench" and "def rows(" in p.read_text("utf-8")]
     chosen = [name for name in scripts if name in args.only.split(",") or not args.only]
+    # the quick ones first, so that what they leave over goes to those that may need it
+    chosen.sort(key=lambda name: (SHARES.get(name, 1.5), name))
+    begun = time.monotonic()
     machine = environment("c", CaptureOptions(), {})
     with tempfile.TemporaryDirectory() as folder:
         limits = {"memory read": read_bandwidth(), "file write": write_speed(Path(folder))}
     rows: list[Row] = []
-    for name in chosen:
+    for at, name in enumerate(chosen):
         started = time.monotonic()
-        # a process of its own: what one script holds or imports must not weigh on the next
-        code = (
-            f"import json, bench; print(json.dumps([bench.asdict(r) for r in bench.figures({name!r}, {args.quick})]))"
-        )
-        done = subprocess.run(
-            ["timeout", str(SECONDS), sys.executable, "-c", code],
-            cwd=HERE,
-            capture_output=True,
-            text=True,
-            check=False,
-            env={**os.environ, "READ_GBS": str(limits["memory read"]), "WRITE_GBS": str(limits["file write"])},
-        )
-        if done.returncode:
-            reason = (
-                done.stderr.strip().splitlines()
-                or [f"took more than {SECONDS} s" if done.returncode == 124 else "died"]
-            )[-1]
-            rows.append(Row(name, f"not measured: {reason[:200]}", None, "", ""))
-        else:
-            rows += [Row(**row) for row in json.loads(done.stdout.splitlines()[-1])]
-        for row in (r for r in rows if r.script == name):
+        allowed = seconds_for(name, chosen[at:], 60 * args.minutes - (started - begun))
+        for row in asked(name, args.quick, allowed, limits):
+            rows.append(row)
             value = "-" if row.value is None else f"{row.value:.4g}"
             print(f"{name:12} {row.name:80} {value:>10} {row.unit:12} {row.goal}", flush=True)
-        print(f"{name:12} took {time.monotonic() - started:.0f} s", flush=True)
+        print(f"{name:12} took {time.monotonic() - started:.0f} s of {allowed:.0f}", flush=True)
         if not args.quick and not args.only:  # after each script, so that a run that is stopped leaves what it has
             result = {"machine": machine, "limits": limits, "rows": [{**asdict(r), "met": r.met} for r in rows]}
             (HERE / "result.json").write_text(json.dumps(result, indent=1) + "\n", "utf-8")
             (HERE / "RESULTS.md").write_text(page(rows, machine, limits), "utf-8")
+    print(f"all in {(time.monotonic() - begun) / 60:.1f} minutes", flush=True)
     return 0
 
 
