@@ -39,7 +39,7 @@ from firstbad.edits_rotary import rotary
 from firstbad.edits_rows import choices, neighbours, operands, partners
 from firstbad.edits_rows import statistics as other_rows
 from firstbad.edits_shape import shapes
-from firstbad.edits_slots import slots
+from firstbad.edits_slots import slots, unshown
 from firstbad.edits_structure import doubled, left_out, put_in, sums, swapped
 from firstbad.edits_table import tables
 from firstbad.edits_terms import terms
@@ -76,6 +76,7 @@ EDITS: Edits = (
     choices,
     unwritten,
     unwritten_stretch,
+    unshown,
     looked_up,
     stored,
     grids,

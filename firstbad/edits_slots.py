@@ -17,7 +17,8 @@ import numpy as np
 from firstbad.alignment import part_of
 from firstbad.case import Case
 from firstbad.edit import Edit
-from firstbad.edits_variant import word_of
+from firstbad.edit import value as argument
+from firstbad.edits_variant import Chain, Id, word_of
 from firstbad.graph import READ_UNWRITTEN, Value
 from firstbad.replay import moves_only
 from firstbad.signature import runs
@@ -66,6 +67,35 @@ def slots(case: Case) -> Iterator[Edit]:
         output = np.moveaxis(content.reshape(_moved(case.expected)), 0, -2)
         found_there = _Found(taken, first, len(history) - 1)
         yield from _edits(case, name, found_there, _memory(case, name, places), output)
+
+
+def unshown(case: Case) -> Iterator[Edit]:
+    """The newest rows of a cache that is put together on the way, and not shown: the rows before them, or none."""
+    for op in case.region.ops:
+        if word_of(op) != "cat" or len(op.reads) != 2 or op.writes[0] == case.region.value.id:
+            continue
+        values = case.reference.graph.values
+        old, new = (values[r.value] for r in op.reads)
+        whole = values[op.writes[0]]
+        if not len(old.shape) == len(new.shape) == len(whole.shape):
+            continue
+        axes = [n for n, (a, b) in enumerate(zip(old.shape, whole.shape, strict=True)) if a != b]
+        if len(axes) != 1:
+            continue
+        (axis,), total = axes, whole.shape[axes[0]]
+        count = new.shape[axis]
+        before = total - count
+        for hold in (range(max(0, before - count), before), range(0)):
+            chain = Chain(case, op, [])
+            part = [hold.start, hold.stop] if hold else [0, count]
+            rows = chain("slice.Tensor", Id(old.id if hold else new.id), axis, *part)
+            if not hold:
+                rows = chain("zeros_like.default", Id(rows))
+            if len(hold) in (0, count):
+                chain("cat.default", [argument(old.id), argument(rows)], axis, last=True)
+                place = {"positions": _spans(range(before, total)), "hold": _spans(hold)}
+                detail = {"cache": whole.name, "input": whole.name, "how": "not stored", "rows_place": place}
+                yield Edit("stale", detail, ops={op.id: tuple(chain.made)})
 
 
 def _rows(array: NDArray[Any]) -> NDArray[Any]:

@@ -32,6 +32,7 @@ from firstbad.rooms import load, names
 from firstbad.run import CaptureOptions, ModelSpec, Prepared, RunOutput
 from firstbad.trace import Trace, TraceWriter, mark_default, open_trace
 from firstbad.whisper_file import is_whisper_file
+from firstbad.writer import check_replaceable
 
 Tell = Callable[[str], None]
 
@@ -124,8 +125,10 @@ def capture_reference(
 
 
 def capture_candidate(candidate: str, prepared: Prepared, path: Path, options: CaptureOptions) -> RunOutput:
-    """Runs the candidate `KIND[:ARGUMENT]` under its probe into `path`."""
+    """Runs the candidate `KIND[:ARGUMENT]` under its probe into `path`; an older trace is removed first."""
     kind, _, argument = candidate.partition(":")
+    check_replaceable(path)
+    path.unlink(missing_ok=True)  # a candidate that dies at once must not be judged by what another one left
     output: RunOutput = load("probes", kind).capture(argument, prepared, path, options)
     return output
 
@@ -162,6 +165,8 @@ def diff(
     room, prepared = prepare(spec)
     timings = {"import and load": time.monotonic() - (started or at)}
     check_space(room, prepared, folder, options, tell)
+    for name in ("result.json", "report.html"):
+        (folder / name).unlink(missing_ok=True)  # of an earlier run
     at = time.monotonic()
     tell("candidate")
     answer = capture_candidate(candidate, prepared, folder / "candidate.h5", options)

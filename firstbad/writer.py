@@ -62,7 +62,7 @@ class TraceWriter:
         self._closed = False
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            _check_replaceable(self.path)
+            check_replaceable(self.path)
             self.path.unlink(missing_ok=True)  # whoever has the old file mapped keeps it
             self._file = h5py.File(
                 self.path,
@@ -383,7 +383,7 @@ def _why_not_stored(v: Value) -> str:
     return "a view of another value" if v.kind == "view" else "not captured"
 
 
-def _check_replaceable(path: Path) -> None:
+def check_replaceable(path: Path) -> None:
     """Only a trace gives way to a trace: a mistyped name must not cost a recording, nor root a device."""
     if not path.exists():
         return

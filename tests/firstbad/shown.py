@@ -1,4 +1,4 @@
-"""A module of one input whose candidate shows a single value: what the explainer makes of it where it is wrong."""
+"""A module whose candidate shows a single value: what the explainer makes of it where it is wrong."""
 
 from __future__ import annotations
 
@@ -14,15 +14,19 @@ from firstbad.result import FaultResult
 from firstbad.trace import TraceWriter, open_trace
 
 
-def fault(module: nn.Module, wrong: Tensor, x: Tensor, folder: Path) -> FaultResult:
+def fault(module: nn.Module, wrong: Tensor, given: Tensor | dict[str, Tensor], folder: Path) -> FaultResult:
     """The one fault of a candidate that gives `wrong` for the module's output, and shows nothing else."""
+    inputs = given if isinstance(given, dict) else {"x": given}
     with TraceWriter(folder / "r.h5", "reference", "torch") as writer:
-        record(module, [("x", x)], writer)
+        record(module, [*inputs.items()], writer)
     with open_trace(folder / "r.h5") as trace:
         name = trace.graph.values[-1].name
     with TraceWriter(folder / "c.h5", "candidate", "py") as writer:
-        writer.value(Value(0, "call", "x", "input", tuple(x.shape), "float32"), x.numpy())
-        writer.value(Value(1, "call", name, "value", tuple(wrong.shape), "float32"), np.ascontiguousarray(wrong))
+        for n, (word, x) in enumerate(inputs.items()):
+            writer.value(Value(n, "call", word, "input", tuple(x.shape), "float32"), x.numpy())
+        writer.value(
+            Value(len(inputs), "call", name, "value", tuple(wrong.shape), "float32"), np.ascontiguousarray(wrong)
+        )
     with open_trace(folder / "r.h5") as ours, open_trace(folder / "c.h5") as theirs:
         weights = {n: t.numpy() for n, t in module.state_dict().items()}
         (found,) = compare(ours, theirs, executor(weights)).result.faults
