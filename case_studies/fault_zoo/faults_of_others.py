@@ -253,7 +253,80 @@ def twice_held_out() -> Iterator[Fault]:
 
 
 def held_out() -> Iterator[Fault]:
-    return iter(())
+    yield from _held_out_sums()
+    yield from _held_out_others()
+
+
+def _unseen(
+    tag: str, name: str, kind: str, class_: str, *said: dict[str, Any], steps: Sequence[str] = (), **attrs: Any
+) -> Fault:
+    edits = kernel(name, kind, steps, **attrs)
+    return fault(f"unseen.{tag}.{short(name)}", class_, "unseen", edits, shows(name, *said), group="held-out")
+
+
+def _any_of(kinds: str, *words: str | float) -> list[dict[str, Any]]:
+    """Of the kinds, with any of the words."""
+    return [cause(kinds, word) for word in words]
+
+
+def _held_out_sums() -> Iterator[Fault]:
+    """Products, and what reads or stores their numbers."""
+    e0, e1, d0, d1 = (layer(s, i, "") for s in (ENC, DEC) for i in (0, 1))
+    for at in (f"{e1}fc2", f"{d0}fc1"):
+        yield _unseen("bias_by_row", at, "linear:bias_by_row", "SV", cause("layout wrong_variant wrong_weight", "bias"))
+    moved = _any_of("layout wrong_weight position", 3, "shift", "offset")
+    for at in (f"{e0}self_attn.out_proj", f"{d1}fc1"):
+        yield _unseen("offset", at, "linear:offset", "SV", *moved)
+    lane = _any_of("partial_write", 8, 5, "terms")
+    for at in (f"{e1}self_attn.v_proj", f"{d0}fc2"):
+        yield _unseen("lane", at, "linear:lane", "TL", *lane)
+    zero = _any_of("precision wrong_constant wrong_variant extra_op wrong_weight", "zero", "offset", "sum")
+    for at in (f"{e0}fc2", f"{d1}fc2"):
+        yield _unseen("zero_point", at, "linear:zero_point", "QZ", *zero)
+    twice = [cause("extra_op partial_write", "terms"), cause("extra_op partial_write wrong_constant", 2)]
+    for at in (f"{e1}fc1", f"{d1}self_attn.out_proj"):
+        yield _unseen("overlap", at, "linear:overlap", "TL", *twice)
+    wrapped, at = cause("position layout order"), f"{d0}self_attn.out_proj"
+    yield _unseen("wrapped", f"{e0}fc1", "linear:rows_wrapped", "TL", wrapped, tile=16)
+    yield _unseen("wrapped", at, "linear:rows_wrapped", "TL", wrapped, steps=("prefill",), tile=2)
+    for at in (f"{e1}fc1", f"{d1}fc1"):
+        yield _unseen("accumulated", at, "linear:accumulated", "BA", cause("stale extra_op clobbered"))
+    for at in (f"{e0}self_attn.matmul_1", f"{d1}encoder_attn.matmul_1"):
+        yield _unseen("pages", at, "attention_mix:pages", "ST", cause("position layout order"))
+    for at in (f"{e1}self_attn.matmul", f"{d0}encoder_attn.matmul"):
+        yield _unseen("fp8", at, "attention_scores:fp8", "QZ", *_any_of("precision", "float8", "fp8", "e4m3"))
+    for at in (f"{ENC}.conv1", f"{ENC}.conv2"):
+        yield _unseen("channels_last", at, "conv1d:channels_last", "WL", cause("layout wrong_weight"))
+
+
+def _held_out_others() -> Iterator[Fault]:
+    e0, e1, d0, d1 = (layer(s, i, "") for s in (ENC, DEC) for i in (0, 1))
+    root = 1.5**0.5
+    counted = [*_any_of("wrong_variant", "pad", "count", "length", "varian"), *_any_of("wrong_constant", 1.5, root)]
+    for at in (f"{e0}final_layer_norm", f"{d1}encoder_attn_layer_norm"):
+        yield _unseen("padded", at, "layer_norm:padded", "PU", *counted)
+    part = _any_of("wrong_variant partial_write", "part", "channel", "quarter", 48)
+    for at in (f"{e1}self_attn_layer_norm", f"{DEC}.layer_norm"):
+        yield _unseen("partial", at, "layer_norm:partial", "TL", *part)
+    tail = _any_of("wrong_variant partial_write", "largest", "max", "sum", "tail", "tile", "block")
+    for at in (f"{e0}self_attn.softmax", f"{d1}encoder_attn.softmax"):
+        yield _unseen("raw_tail", at, "softmax:raw_tail", "TL", *tail)
+    running = _any_of("wrong_variant missing_op", "rescal", "running", "largest", "max", "online", "block")
+    for at in (f"{e1}self_attn.softmax", f"{d0}encoder_attn.softmax"):
+        yield _unseen("unscaled", at, "softmax:unscaled", "FU", *running)
+    blocks = _any_of("wrong_variant layout", "block", "piece", "chunk", "split", "group", "tile", "part")
+    for at in (f"{e1}self_attn.softmax", f"{d0}encoder_attn.softmax"):
+        yield _unseen("pieces", at, "softmax:pieces", "TL", *blocks)
+    for at in (f"{d0}self_attn.add", f"{d1}self_attn.add"):
+        soft = _any_of("mask wrong_constant", 4, -4)
+        yield _unseen("soft", at, "causal_mask:soft", "MK", *soft, steps=("prefill",))
+    for at in (f"{e0}activation_fn.gelu", f"{d1}activation_fn.gelu"):
+        yield _unseen("hard", at, "gelu:hard", "AC", *_any_of("wrong_variant", "hard", "relu6"))
+    for at in (f"{e1}activation_fn.gelu", f"{d0}activation_fn.gelu"):
+        yield _unseen("tail", at, "gelu:tail", "TL", cause("partial_write missing_op"))
+    first = _any_of("position layout stale wrong_variant", "first", "broadcast", "same row", "row 0", 0)
+    yield _unseen("first_row", f"{e1}add", "add:first_row", "SV", *first)
+    yield _unseen("first_row", f"{d0}add_1", "add:first_row", "SV", *first, steps=("prefill",))
 
 
 # ---- the torch candidate ----

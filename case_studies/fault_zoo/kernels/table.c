@@ -25,6 +25,9 @@
     K(gelu, straight) K(add, one_late) K(add, flushed) K(conv1d, grouped) K(positions, reversed) \
     K(linear, dropout) K(softmax, best) K(add, leaks) K(linear, rotated) K(gelu, sigmoid) K(linear, flipped) \
     K(conv1d, smoothed) K(add, gated) \
+    K(softmax, raw_tail) K(softmax, unscaled) K(softmax, pieces) K(linear, bias_by_row) K(linear, offset) \
+    K(linear, lane) K(linear, zero_point) K(linear, overlap) K(linear, rows_wrapped) K(linear, accumulated) \
+    K(gelu, hard) K(gelu, tail) K(add, first_row) K(conv1d, channels_last) \
     K(argmax, half) K(argmax, second) K(argmax, last)
 
 /* kinds whose functions have a shorter name than the kind */
@@ -49,7 +52,9 @@
     N("attention_scores:", scores, capped) N("attention_scores:", scores, blocks) \
     N("layer_norm:", norm, previous_mean) N("layer_norm:", norm, one_row) \
     N("layer_norm:", norm, halves) N("attention_scores:", scores, by_distance) \
-    N("layer_norm:", norm, down) N("attention_scores:", scores, by_length)
+    N("layer_norm:", norm, down) N("attention_scores:", scores, by_length) \
+    N("layer_norm:", norm, padded) N("layer_norm:", norm, partial) N("attention_mix:", mix, pages) \
+    N("attention_scores:", scores, fp8) N("causal_mask:", mask, soft)
 
 #define DECLARED(kind, variant) void zoo_##kind##_##variant(const Call *c);
 #define DECLARED_NAMED(kind, short_name, variant) void zoo_##short_name##_##variant(const Call *c);
