@@ -95,7 +95,10 @@ def _moved(
     alignment: Alignment, suspicious: Mapping[int, Pair], reference: Trace, candidate: Trace
 ) -> Iterable[tuple[int, Pair]]:
     """(reference id, its new pair) for each suspicious value that is another value, or is in another order."""
-    free = [v for v in reference.graph.values if _free(v, alignment, suspicious, reference.graph)]
+    free: dict[tuple[str, int], list[Value]] = {}
+    for value in reference.graph.values if suspicious else ():
+        if _free(value, alignment, suspicious, reference.graph):
+            free.setdefault((value.step, math.prod(value.shape)), []).append(value)
     sketches: dict[int, Sketch] = {}
     taken: set[int] = set()
     for pair in suspicious.values():
@@ -103,16 +106,16 @@ def _moved(
         own = sketch(array)
         if not own.telling:
             continue
-        size = math.prod(pair.candidate.shape)
+        alike = free.get((pair.reference.step, math.prod(pair.candidate.shape)), [])
         # its own name first: there it is in another order
-        for value in sorted(free, key=lambda v: v.id != pair.reference.id):
-            if value.step != pair.reference.step or math.prod(value.shape) != size or value.id in taken:
+        for value in sorted(alike, key=lambda v: v.id != pair.reference.id):
+            if value.id in taken:
                 continue
-            wanted = reference.array(value)
             if value.id not in sketches:
-                sketches[value.id] = sketch(wanted)
+                sketches[value.id] = sketch(reference.array(value))
             if not similar(own, sketches[value.id]) or not _read_later(value, alignment, reference.graph):
                 continue
+            wanted = reference.array(value)
             fit = best(value.shape, array, wanted) or reordered(value.shape, array, wanted)
             if fit is not None:
                 taken.add(value.id)

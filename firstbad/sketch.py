@@ -48,7 +48,7 @@ def sketch(array: NDArray[Any]) -> Sketch:
     ends = np.arange(min(EXTREMES, n))
     middle = np.linspace(0, n - 1, QUANTILES).astype(np.int64)
     ranks = np.unique(np.concatenate([ends, n - 1 - ends, middle]))
-    chosen = np.partition(numbers, ranks)[ranks]
+    chosen = np.sort(numbers)[ranks]  # np.partition takes 15 times as long for so many ranks
     rms = float(np.sqrt(np.mean(numbers.astype(np.float64) ** 2)))
     return Sketch(flat.size, chosen.astype(np.float64), rms, flat.size - n)
 
@@ -73,5 +73,8 @@ def similar(a: Sketch, b: Sketch) -> bool:
     """Whether two arrays may hold the same numbers in some order, to within noise."""
     if a.size != b.size or a.apart != b.apart or a.numbers.shape != b.numbers.shape:
         return False
+    for one, other in ((a.numbers[0], b.numbers[0]), (a.numbers[-1], b.numbers[-1])):  # most differ here already
+        if not abs(one - other) <= TOLERANCE * (max(a.rms, b.rms) + max(abs(one), abs(other))):
+            return False
     allowed = TOLERANCE * (max(a.rms, b.rms) + np.maximum(np.abs(a.numbers), np.abs(b.numbers)))
     return bool((np.abs(a.numbers - b.numbers) <= allowed).all())
