@@ -8,9 +8,10 @@ ops. Cut is the first axis that is longer than one, so that a block is rows in a
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
-from firstbad.graph import Graph, Op
+from firstbad.graph import Op, Value
 
 BLOCK = 1 << 20
 """Elements of one block, about: 8 MB in float64. Values of less than twice as many are replayed whole."""
@@ -20,7 +21,14 @@ SOFTMAX = frozenset(("softmax", "_softmax", "log_softmax", "_log_softmax"))
 PRODUCTS = frozenset(("matmul", "bmm"))
 
 
-def cut(graph: Graph, op: Op, shape: tuple[int, ...], rows: bool = False) -> tuple[int, dict[int, int]] | None:
+class HasValues(Protocol):
+    """A graph, or one that is being written."""
+
+    @property
+    def values(self) -> Sequence[Value]: ...
+
+
+def cut(graph: HasValues, op: Op, shape: tuple[int, ...], rows: bool = False) -> tuple[int, dict[int, int]] | None:
     """(axis of the output to cut, id of each value that is cut with it → its axis); None: only as a whole.
 
     `rows`: not the first axis that is longer than one but the last but one, so that a part has rows of every head.

@@ -49,6 +49,7 @@ from firstbad.result import (
     Source,
     Worst,
 )
+from firstbad.sampling import unshadowed
 from firstbad.stale import blurred, stale, without
 from firstbad.stale import words as stale_words
 from firstbad.statement import number, unravel
@@ -136,6 +137,7 @@ def compare(
         found, reference, partial(measured, declared=not refused), lambda ids: alike(distrusted=ids), mapped is not None
     )
     alignment, candidate, executor, local = found.alignment, found.candidate, found.executor, found.local
+    local = unshadowed(local, reference.graph)
     clock.lap("replay")
     localised, harmless = _localised(local, reference, candidate, alignment, executor)
     localised = _approximations(executor, local, localised)

@@ -56,6 +56,16 @@ def add_capture(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_sampling(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--sample-from",
+        type=_count,
+        metavar="N",
+        help="of attention over N positions and more keep some rows, and all of what is wrong on a second pass; "
+        "0: keep all (default: 1024 for language models)",
+    )
+
+
 def add_hash_only(parser: argparse.ArgumentParser, help_: str) -> None:
     parser.add_argument("--hash-only", action="store_true", help=help_)
 
@@ -123,7 +133,12 @@ def capture_options(args: argparse.Namespace) -> CaptureOptions:
         raise UsageError(f"--cflags {args.cflags!r}: {str(e).lower()}") from None
     kernels = tuple(args.kernels)
     hash_only = getattr(args, "hash_only", False)  # not every verb has it
-    return CaptureOptions(args.max_tokens, args.threads, args.timeout, steps, flags, kernels, hash_only=hash_only)
+    about = (args.max_tokens, args.threads, args.timeout, steps, flags, kernels)
+    return CaptureOptions(*about, hash_only=hash_only, sample_from=getattr(args, "sample_from", 0))
+
+
+def _count(text: str) -> int:
+    return 0 if text == "0" else positive(text)
 
 
 def positive(text: str) -> int:

@@ -74,6 +74,8 @@ class CaptureOptions:
     before: tuple[tuple[int, ...], ...] = ()  # prompts of other requests, run first by the same engine (see BEFORE)
     hash_only: bool = False  # of every value its hash and a sketch are kept, and no array
     stop: tuple[str, ...] = ()  # patterns: the run may end once such a value was written
+    sample_from: int | None = 0  # length from which rows of attention are kept (sampling.py); 0: never; None: default
+    whole: tuple[str, ...] = ()  # patterns of the values that are kept whole all the same
     dither: str = ""  # a dtype: the last bit that a weight has in it is drawn anew (dither.py); the caller sees to it
 
 

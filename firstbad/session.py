@@ -30,7 +30,8 @@ from firstbad.profile import Profile
 from firstbad.result import save
 from firstbad.rooms import load, names
 from firstbad.run import CaptureOptions, ModelSpec, Prepared, RunOutput
-from firstbad.trace import Trace, TraceWriter, mark_default, open_trace
+from firstbad.sampling import SampledWriter, sampled, sampling_of, suspicious, words
+from firstbad.trace import Trace, mark_default, open_trace
 from firstbad.whisper_file import is_whisper_file
 from firstbad.writer import check_replaceable
 
@@ -111,7 +112,14 @@ def capture_reference(
     """
     with ExitStack() as stack:
         writer = stack.enter_context(
-            TraceWriter(path, "reference", "torch", meta_of(prepared), hash_only=options.hash_only)
+            SampledWriter(
+                path,
+                "reference",
+                "torch",
+                meta_of(prepared),
+                hash_only=options.hash_only,
+                sampling=sampling_of(options, prepared),
+            )
         )
         extra: dict[str, Any] = {}
         chosen = {} if candidate is None else choices_of(stack.enter_context(open_trace(candidate)))
@@ -167,34 +175,54 @@ def diff(
     check_space(room, prepared, folder, options, tell)
     for name in ("result.json", "report.html"):
         (folder / name).unlink(missing_ok=True)  # of an earlier run
-    at = time.monotonic()
-    tell("candidate")
-    answer = capture_candidate(candidate, prepared, folder / "candidate.h5", options)
-    timings["candidate"] = time.monotonic() - at
-    at = time.monotonic()
-    tell("reference")
-    wishes = replace(options, unfinished=not answer.complete)
-    own = capture_reference(room, prepared, folder / "reference.h5", wishes, answer.tokens, folder / "candidate.h5")
-    timings["reference"] = time.monotonic() - at
-    for side, run in (("candidate", answer), ("reference", own)):
-        if "write" in run.seconds:
-            timings[f"writing {side}.h5"] = run.seconds["write"]
-    with open_trace(folder / "reference.h5") as reference, open_trace(folder / "candidate.h5") as other:
-        check_steps(options.steps, reference, other)
-        comparison = compare(
-            reference,
-            other,
-            room.executor(prepared),
-            budget=budget,
-            mapped=mapped,
-            profile=profile,
-            command=command,
-            notes=prepared.notes,
-            timings=timings,
-            progress=tell,
-        )
-        about = Evidence(room, prepared, candidate, folder, options, reference, other, tell, wanted or Wanted())
-        comparison = gather(comparison, about)
+
+    def run(options: CaptureOptions) -> None:
+        """Both engines, into the two traces of the folder."""
+        at = time.monotonic()
+        tell("candidate")
+        answer = capture_candidate(candidate, prepared, folder / "candidate.h5", options)
+        timings["candidate"] = time.monotonic() - at
+        at = time.monotonic()
+        tell("reference")
+        wishes = replace(options, unfinished=not answer.complete)
+        own = capture_reference(room, prepared, folder / "reference.h5", wishes, answer.tokens, folder / "candidate.h5")
+        timings["reference"] = time.monotonic() - at
+        for side, output in (("candidate", answer), ("reference", own)):
+            if "write" in output.seconds:
+                timings[f"writing {side}.h5"] = output.seconds["write"]
+
+    def judged(options: CaptureOptions, others: frozenset[tuple[str, str]] | None) -> Comparison:
+        """`others`: (step, name) of values that are not looked at again; None: a first pass, whose faults lead to a
+        second one where rows alone are kept."""
+        with open_trace(folder / "reference.h5") as reference, open_trace(folder / "candidate.h5") as other:
+            check_steps(options.steps, reference, other)
+            first = others is None and sampled(reference.graph)
+            comparison = compare(
+                reference,
+                other,
+                room.executor(prepared),
+                budget=0.0 if first else budget,
+                mapped=mapped,
+                profile=profile,
+                command=command,
+                judged=lambda value: (value.step, value.name) not in (others or ()),
+                notes=(*prepared.notes, *words(reference.graph, others or ())),
+                timings=timings,
+                progress=tell,
+            )
+            faults = comparison.localised.faults
+            if not (first and faults):
+                about = Evidence(room, prepared, candidate, folder, options, reference, other, tell, wanted or Wanted())
+                return gather(comparison, about)
+            whole, others = suspicious(faults, comparison.local, reference.graph)
+        if whole:
+            tell("second pass")
+            options = replace(options, whole=whole)
+            run(options)
+        return judged(options, others)
+
+    run(options)
+    comparison = judged(options, None)
     return finish(comparison, folder)
 
 

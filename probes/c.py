@@ -25,9 +25,10 @@ from firstbad.hashing import hash_array
 from firstbad.lint import Finding
 from firstbad.precision import LOW
 from firstbad.run import CaptureOptions, Launch, Prepared, RunOutput
+from firstbad.sampling import SampledWriter, sampling_of
 from firstbad.session import meta_of
 from firstbad.toolchain import build
-from firstbad.trace import Trace, TraceWriter
+from firstbad.trace import Trace
 
 from .allocations import allocated_again
 from .caches import LAYOUTS
@@ -154,7 +155,10 @@ def capture(
         started = time.monotonic()
         command = _command(chosen, prepared, options, folder, poison)
         handed = time.monotonic() - started
-        with _Writer(trace_path, role="candidate", engine="c", meta=meta, hash_only=options.hash_only) as writer:
+        sampling = sampling_of(options, prepared)
+        with _Writer(
+            trace_path, role="candidate", engine="c", meta=meta, hash_only=options.hash_only, sampling=sampling
+        ) as writer:
             writer.blocks = {name: prepared.stored[name][1] for name in chosen.types if name in prepared.stored}
             writer.numbers = prepared.weights
             ended = record(
@@ -177,7 +181,7 @@ def capture(
     return RunOutput(tokens, text, not ended.death, ended.death, seconds)
 
 
-class _Writer(TraceWriter):
+class _Writer(SampledWriter):
     """Blocks that the engine holds as the file has them are the reference's numbers: they get these' hash."""
 
     blocks: Mapping[str, np.ndarray] = {}

@@ -19,8 +19,8 @@ import numpy as np
 
 from firstbad.errors import UsageError
 from firstbad.run import CaptureOptions, Launch, Prepared, RunOutput
+from firstbad.sampling import SampledWriter, sampling_of
 from firstbad.session import meta_of
-from firstbad.trace import TraceWriter
 
 from .placeholders import filled
 from .process import record, run_bare, wanted_of
@@ -45,7 +45,14 @@ def capture(
         _lay_out(prepared, options, folder)
         meta = {**meta_of(prepared), "command": argument}
         filled_in = filled(command, prepared, options, folder)
-        with TraceWriter(trace_path, role="candidate", engine="exec", meta=meta, hash_only=options.hash_only) as writer:
+        with SampledWriter(
+            trace_path,
+            role="candidate",
+            engine="exec",
+            meta=meta,
+            hash_only=options.hash_only,
+            sampling=sampling_of(options, prepared),
+        ) as writer:
             ended = record(
                 filled_in,
                 writer,

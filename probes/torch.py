@@ -23,8 +23,8 @@ from firstbad.arguments import did_you_mean
 from firstbad.errors import FirstbadError, UsageError
 from firstbad.graph import Op, Value
 from firstbad.run import CaptureOptions, Prepared, RunOutput
+from firstbad.sampling import SampledWriter, sampling_of
 from firstbad.session import meta_of, room_of
-from firstbad.trace import TraceWriter
 
 from .apart import bare_apart, capture_apart, inside, words
 from .boundaries import Boundaries, Unseen, compile_blocks
@@ -95,7 +95,14 @@ def capture(argument: str, prepared: Prepared, trace_path: Path, options: Captur
     for ids in options.before:
         once = replace(other, inputs={"input_ids": np.array([ids], np.int64)}, prompt=ids, eos=-1)
         room.capture(once, _Nobody(), tokens=None, options=replace(options, before=(), max_tokens=2), **extra)
-    with TraceWriter(trace_path, role="candidate", engine="torch", meta=meta, hash_only=options.hash_only) as writer:
+    with SampledWriter(
+        trace_path,
+        role="candidate",
+        engine="torch",
+        meta=meta,
+        hash_only=options.hash_only,
+        sampling=sampling_of(options, prepared),
+    ) as writer:
         try:
             output: RunOutput = room.capture(other, writer, tokens=None, options=options, **extra)
         except FirstbadError:

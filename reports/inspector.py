@@ -176,7 +176,8 @@ def _worst(reference: NDArray[Any], candidate: NDArray[Any], by_row: NDArray[Any
         if error[i, j] == 0:
             break
         index = tuple(int(n) for n in np.unravel_index(int(rows[i]) * columns + j, reference.shape or (1,)))
-        size = float(np.spacing(np.float32(abs(r[i, j])))) if np.isfinite(r[i, j]) else math.nan
+        with np.errstate(over="ignore"):  # of a mask's lowest number there is none
+            size = float(np.spacing(np.float32(abs(r[i, j])))) if np.isfinite(r[i, j]) else math.nan
         found.append(Element(index, float(r[i, j]), float(c[i, j]), float(error[i, j]), float(error[i, j]) / size))
     return found
 

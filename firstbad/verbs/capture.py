@@ -18,6 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     side.add_argument("--reference", action="store_true", help="capture the reference (default: the candidate)")
     side.add_argument("--candidate", default="c", metavar="KIND[:ARGUMENT]", help="the engine to capture (default: c)")
     options.add_capture(parser)
+    options.add_sampling(parser)
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="TRACE.h5", help="the trace to write")
     options.add_hash_only(parser, "keep of every value its hash and a sketch alone: some hundred bytes a value")
     parser.add_argument(

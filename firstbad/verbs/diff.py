@@ -18,6 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_model(parser)
     options.add_candidate(parser)
     options.add_capture(parser)
+    options.add_sampling(parser)
     options.add_output(parser)
     options.add_map(parser)
     options.add_profile(parser)
