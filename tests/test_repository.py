@@ -25,7 +25,7 @@ ROOMS = {
 }
 
 FILE_LINES = 600
-PRODUCT_LINES = 44_000  # of the four rooms together; raise it only with a line in CHANGELOG.md that says for what
+PRODUCT_LINES = 45_000  # of the four rooms together; raise it only with a line in CHANGELOG.md that says for what
 
 
 def tracked() -> list[Path]:
