@@ -21,7 +21,7 @@ from typing import Any
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # mallopt(3)
 _LARGEST = 2**31 - 1  # the switches are C ints
 
-SPARE = 64 << 20
+SPARE = 32 << 20
 RETURNED = 1 << 20
 """Bytes of a block from which on it is given back, where that was asked for."""
 

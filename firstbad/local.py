@@ -38,7 +38,10 @@ SAMPLES = 512
 """Elements of a value that are computed in the worst declared order of summation."""
 
 RELEASE = 32 << 20
-"""Bytes of values after which memory is given back: free blocks, and pages of the traces."""
+"""Bytes of values after which pages of the traces are given back."""
+
+ASK = 8 << 20
+"""The same after which it is asked whether much of the process's own memory lies free."""
 
 EVERY = 1 << 15
 """The same where a value fails by little."""
@@ -160,7 +163,7 @@ def measure(
     through = passing(reference.graph, candidate.graph, alignment)
 
     def measured_of(ids: frozenset[int], samples: Callable[[Op], int], screening: bool) -> Iterator[_Measured]:
-        seen, spare, blocks = 0, Spare(), takes_blocks()
+        seen, unasked, spare, blocks = 0, 0, Spare(), takes_blocks()
         for replayed in sweep(
             reference.graph,
             executor,
@@ -176,10 +179,13 @@ def measure(
             progress(pair.reference.name)
             yield _measure(reference, candidate, pair, replayed, orders)
             del replayed
-            seen += 4 * math.prod(pair.reference.shape)
+            nbytes = 4 * math.prod(pair.reference.shape)
+            seen, unasked = seen + nbytes, unasked + nbytes
+            if unasked > ASK:
+                unasked = 0
+                spare.give_back()
             if seen > RELEASE:
                 seen = 0
-                spare.give_back()
                 reference.release()
                 candidate.release()
 
