@@ -99,7 +99,7 @@ def _value(i: int, dumped: Dumped, prepared: Prepared, counts: dict[tuple[str, s
 def _step_of(name: str, prepared: Prepared) -> str:
     """Where nothing says the step: the model's first, or for the decoder of a model with two parts its prompt's."""
     if "input_features" not in prepared.inputs:
-        return "prefill"
+        return prepared.first_step
     return "prefill" if re.search(r"decoder|logits|proj_out|lm_head", name) else "encode"
 
 

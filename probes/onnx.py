@@ -1,6 +1,6 @@
 """ONNX models under ONNX Runtime as a candidate.
 
-    onnx:MODEL.onnx                  one model: a Whisper encoder, or a causal language model
+    onnx:MODEL.onnx                  one model: a Whisper encoder, a causal language model, or any that runs once
     onnx:FOLDER                      every .onnx in it: encoder and decoder; what a model is its inputs say
     onnx:MODEL.onnx,level=basic      graph optimisation: off, basic, extended, all (default)
     onnx:MODEL.onnx,provider=cuda    an execution provider: cpu (default), cuda, coreml, ...
@@ -109,6 +109,7 @@ class _Run:
     values: int = 0
     ops: int = 0
     known: dict[str, int] = field(default_factory=dict)  # tensor of the graph → value
+    calls: dict[str, str] = field(default_factory=dict)  # input of the model → what it is called elsewhere
     named: dict[str, Named] = field(default_factory=dict)
     states: dict[str, np.ndarray] = field(default_factory=dict)  # what one model hands to the next, and the cache
 
@@ -123,7 +124,10 @@ class _Run:
                 self.known[key] = self._value(weight.name, "weight", weight.array, "weights")
 
     def all_steps(self, models: list[Observed]) -> tuple[int, ...] | None:
-        """Encoder and decoder, or a language model; None where nothing here chooses tokens."""
+        """Encoder and decoder, a language model, or one pass; None where nothing here chooses tokens."""
+        if self.prepared.first_step != "prefill":
+            self._one_pass(models)
+            return None
         encoder = next((m for m in models if "input_features" in m.inputs), None)
         decoders = [m for m in models if "input_ids" in m.inputs or "decoder_input_ids" in m.inputs]
         if encoder is None and not decoders:
@@ -135,6 +139,29 @@ class _Run:
         if not decoders:
             return None
         return self._decode(decoders)
+
+    def _one_pass(self, models: list[Observed]) -> None:
+        """A model of its own kind, fed by name; where one name differs on both sides, that is meant, and said."""
+        if len(models) != 1:
+            raise UsageError(f"{len(models)} models in a folder, and this reference runs once: give the file itself")
+        (model,), ours = models, dict(self.prepared.inputs)
+        given = list(model.inputs)
+        if all(name.startswith("arr_") for name in ours) and len(given) == len(ours):
+            fed = dict(zip(given, ours.values(), strict=True))
+        else:
+            fed = {name: ours.pop(name) for name in given if name in ours}
+            left = [name for name in given if name not in fed]
+            if len(left) == len(ours) == 1:
+                ((name, array),) = ours.items()
+                fed[left[0]] = array
+                self.notes.append(f"{model.path.name} calls the input {name} {left[0]}")
+                self.calls[left[0]] = name
+            elif left:
+                raise UsageError(
+                    f"`{model.path}` wants the input{'s' * (len(left) > 1)} {', '.join(left)}: there are "
+                    f"{', '.join(self.prepared.inputs) or 'none'}"
+                )
+        self._step(model, self.prepared.first_step, fed)
 
     def _decode(self, decoders: list[Observed]) -> tuple[int, ...]:
         B = next(iter(self.prepared.inputs.values())).shape[0]
@@ -187,7 +214,7 @@ class _Run:
         unlike = [n for n in model.outputs if not np.array_equal(plain[n], seen[n], equal_nan=True)]
         if unlike:
             self.notes.append(f"{model.path.name} gives another {unlike[0]} in {step} when it is looked at")
-        own = {"input_ids": "decoder_input_ids"} if "decoder_input_ids" in fed else {}
+        own = {"input_ids": "decoder_input_ids"} if "decoder_input_ids" in fed else self.calls
         for name, array in given.items():
             key = f"{model.path}:{name}"
             if name in fed:

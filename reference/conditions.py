@@ -203,13 +203,14 @@ def _gelu(y: Tensor, x: Tensor, *, approximate: str = "none") -> Tensor:
 
 
 def _sigmoid(_abs: Absolute, x: Tensor) -> Tensor:
+    """An engine may take half of 1 + tanh(x / 2), which cancels for negative x as gelu's 1 + erf does (ONNX Runtime's
+    sigmoid is so accurate, and no more)."""
     y = torch.sigmoid(x)
-    return y * (1 + x.abs() * (1 - y))
+    return torch.maximum(y * (1 + x.abs() * (1 - y)), torch.sigmoid(x.abs()))
 
 
-def _silu(_abs: Absolute, x: Tensor) -> Tensor:
-    y = torch.sigmoid(x)
-    return (x * y).abs() * (1 + x.abs() * (1 - y))
+def _silu(abs_: Absolute, x: Tensor) -> Tensor:
+    return x.abs() * _sigmoid(abs_, x)
 
 
 def _tanh(_abs: Absolute, x: Tensor) -> Tensor:

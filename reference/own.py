@@ -64,6 +64,9 @@ def capture(
         if "argument" not in str(error):
             raise
         raise UsageError(f"`{prepared.model}` does not take these inputs: {first_line(error)}") from None
+    except RuntimeError as error:  # most often another shape
+        shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in prepared.inputs.items())
+        raise UsageError(f"`{prepared.model}` cannot run on {shapes}: {first_line(error)}") from None
 
 
 def executor(prepared: Prepared) -> Executor:
