@@ -25,7 +25,7 @@ from firstbad.edits_layout import (
     shifted,
     views,
 )
-from firstbad.edits_mask import masks
+from firstbad.edits_mask import masks, triangles
 from firstbad.edits_mixed import along, turned
 from firstbad.edits_noise import noise, statistics
 from firstbad.edits_noise import sums as sums_in_few_bits
@@ -72,6 +72,7 @@ EDITS: Edits = (
     convolutions,
     in_parts,
     masks,
+    triangles,
     shares,
     choices,
     unwritten,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from firstbad.case import Case
-from firstbad.edit import FITTED, LOOSE, SIMPLE, Edit
+from firstbad.edit import FITTED, LOOSE, SIMPLE, Edit, call
 from firstbad.edits_variant import word_of
 from firstbad.judge import MASKED
 
@@ -40,6 +40,20 @@ def masks(case: Case) -> Iterator[Edit]:
                 yield Edit("mask", detail, {i: _as_mask(held, masked, other)}, cost=cost)
     if not found and case.floats:
         yield from _added(case)
+
+
+def triangles(case: Case) -> Iterator[Edit]:
+    """A triangle, of which masks are made, from another diagonal on; of numbers or of truth values."""
+    for op in case.ops:
+        if word_of(op) not in ("triu", "tril"):
+            continue
+        args = op.attrs["args"]
+        own = int(args[1]) if len(args) > 1 else int(op.attrs.get("kwargs", {}).get("diagonal", 0))
+        for by in (1, -1, 2, -2):
+            new = call(case.reference.graph, op, op.kind, [args[0], own + by], op.writes[0])
+            how = f"shifted by {abs(by)} ({'less' if by > 0 else 'more'} is masked)"
+            detail = {"input": "", "how": how, "model": f"{word_of(op)} from diagonal {own} on"}
+            yield Edit("mask", detail, ops={op.id: (new,)}, cost=SIMPLE)
 
 
 def _added(case: Case) -> Iterator[Edit]:

@@ -25,7 +25,8 @@ def fault(module: nn.Module, wrong: Tensor, given: Tensor | dict[str, Tensor], f
         for n, (word, x) in enumerate(inputs.items()):
             writer.value(Value(n, "call", word, "input", tuple(x.shape), "float32"), x.numpy())
         writer.value(
-            Value(len(inputs), "call", name, "value", tuple(wrong.shape), "float32"), np.ascontiguousarray(wrong)
+            Value(len(inputs), "call", name, "value", tuple(wrong.shape), str(wrong.numpy().dtype)),
+            np.ascontiguousarray(wrong),
         )
     with open_trace(folder / "r.h5") as ours, open_trace(folder / "c.h5") as theirs:
         weights = {n: t.numpy() for n, t in module.state_dict().items()}

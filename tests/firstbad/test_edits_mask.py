@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
 from firstbad.edits_mask import named
+from tests.firstbad import shown
 from tests.firstbad.by_hand import MASKED, SCORES, SOFTMAX, Arrays, T
 
 LOWEST = np.finfo(np.float32).min
@@ -60,3 +64,19 @@ def test_a_mask_seen_only_in_the_softmax(fault: Callable[..., Any]) -> None:
 )
 def test_a_masked_set_by_its_pattern(where: np.ndarray, name: str) -> None:
     assert named(where) == name
+
+
+class Triangle(nn.Module):
+    """As a model makes its own mask: of truth values."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.ones_like(x, dtype=torch.bool).triu(1)
+
+
+@pytest.mark.parametrize(
+    ("diagonal", "how"), [(2, "shifted by 1 (less is masked)"), (0, "shifted by 1 (more is masked)")]
+)
+def test_a_triangle_of_truth_values_that_is_off_by_one(diagonal: int, how: str, tmp_path: Path) -> None:
+    x = torch.randn(6, 6)
+    cause = shown.fault(Triangle(), torch.ones(6, 6).triu(diagonal).bool(), x, tmp_path).cause
+    assert (cause.kind, cause.detail["how"]) == ("mask", how)
