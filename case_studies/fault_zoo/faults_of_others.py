@@ -273,7 +273,10 @@ def _held_out_sums() -> Iterator[Fault]:
     """Products, and what reads or stores their numbers."""
     e0, e1, d0, d1 = (layer(s, i, "") for s in (ENC, DEC) for i in (0, 1))
     for at in (f"{e1}fc2", f"{d0}fc1"):
-        yield _unseen("bias_by_row", at, "linear:bias_by_row", "SV", cause("layout wrong_variant wrong_weight", "bias"))
+        whole = cause("layout wrong_variant wrong_weight", "bias")
+        entry = _unseen("bias_by_row", at, "linear:bias_by_row", "SV", whole, cause("missing_bias"))
+        entry["shows"] = (also(entry["shows"][0], shows(at, whole, cause("extra_op", "row"))),)  # or both halves of it
+        yield entry
     moved = _any_of("layout wrong_weight position", 3, "shift", "offset")
     for at in (f"{e0}self_attn.out_proj", f"{d1}fc1"):
         yield _unseen("offset", at, "linear:offset", "SV", *moved)
@@ -284,11 +287,12 @@ def _held_out_sums() -> Iterator[Fault]:
     for at in (f"{e0}fc2", f"{d1}fc2"):
         yield _unseen("zero_point", at, "linear:zero_point", "QZ", *zero)
     twice = [cause("extra_op partial_write", "terms"), cause("extra_op partial_write wrong_constant", 2)]
+    twice.append(cause("wrong_weight", "terms", 2))
     for at in (f"{e1}fc1", f"{d1}self_attn.out_proj"):
         yield _unseen("overlap", at, "linear:overlap", "TL", *twice)
     wrapped, at = cause("position layout order"), f"{d0}self_attn.out_proj"
     yield _unseen("wrapped", f"{e0}fc1", "linear:rows_wrapped", "TL", wrapped, tile=16)
-    yield _unseen("wrapped", at, "linear:rows_wrapped", "TL", wrapped, steps=("prefill",), tile=2)
+    yield _unseen("wrapped", at, "linear:rows_wrapped", "TL", wrapped, steps=("prefill",), tile=1)
     for at in (f"{e1}fc1", f"{d1}fc1"):
         yield _unseen("accumulated", at, "linear:accumulated", "BA", cause("stale extra_op clobbered"))
     for at in (f"{e0}self_attn.matmul_1", f"{d1}encoder_attn.matmul_1"):
