@@ -38,7 +38,7 @@ INPUTS = 10
 GROWTH = 1.25
 BUDGET = 10.0
 
-_SPEC = tuple(f.name for f in fields(ModelSpec) if f.name != "audio")
+_SPEC = tuple(f.name for f in fields(ModelSpec) if f.name not in ("audio", "inputs"))
 _VARIATION = ("threads", "cflags", "environment")
 _CASE = (
     *_SPEC,
@@ -164,7 +164,7 @@ def _cases(name: str, table: Any, root: Path, where: str) -> Iterator[GateCase]:
         own = _variation(table, where)
         yield GateCase(
             name=f"{name}@{_short(candidate, n)}" if several else name,
-            spec=ModelSpec(**{"model": "whisper", **{k: table[k] for k in _SPEC if k in table}}),
+            spec=_spec(table, where),
             audio=tuple(root / file for file in _texts(table, "audio", where)),
             inputs=_whole(table, "inputs", where) or INPUTS,
             candidate=candidate,
@@ -210,6 +210,21 @@ def _table(table: Mapping[str, Any], key: str, where: str) -> Mapping[str, Any]:
     if not isinstance(found, dict):
         raise UsageError(f"`{key}` in {where} is no table")
     return found
+
+
+def _spec(table: Mapping[str, Any], where: str) -> ModelSpec:
+    """The model and its own input: prompts as texts or as ids."""
+    given = {"model": "whisper", **{k: table[k] for k in _SPEC if k in table}}
+    if "text" in given:
+        given["text"] = _texts(table, "text", where)
+    if "tokens" in given:
+        prompts = given["tokens"]
+        if not isinstance(prompts, list) or not all(
+            isinstance(ids, list) and all(isinstance(i, int) for i in ids) for ids in prompts
+        ):
+            raise UsageError(f"`tokens` in {where} is no list of prompts: write tokens = [[15496, 11, 995]]")
+        given["tokens"] = tuple(map(tuple, prompts))
+    return ModelSpec(**given)
 
 
 def _text(table: Mapping[str, Any], key: str, where: str, otherwise: str) -> str:

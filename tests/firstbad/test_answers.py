@@ -17,7 +17,7 @@ from firstbad.reference import causal
 from firstbad.result import SCHEMA, Result
 from firstbad.rooms import load
 from firstbad.run import CaptureOptions, ModelSpec, Prepared
-from firstbad.session import capture_candidate, capture_reference, diff
+from firstbad.session import capture_candidate, capture_reference, compare_files, diff
 from firstbad.tie import Scores
 from firstbad.trace import open_trace
 
@@ -59,6 +59,16 @@ def test_another_token_at_a_near_tie_is_no_fault(tied: Path, tmp_path: Path) -> 
     assert "token 0 differs" in text
     assert "a near-tie" in text
     assert "✓ match" in text
+
+
+@pytest.mark.slow
+def test_traces_alone_tell_a_near_tie_from_a_fault(tied: Path, tmp_path: Path) -> None:
+    for bug, outcome in (("swapped", ("match", 0)), ("broken", ("diverged", 1))):
+        run(tied, bug, tmp_path)
+        result = compare_files(tmp_path / "reference.h5", tmp_path / "candidate.h5", None, budget=5).result
+        assert (result.verdict, result.exit_code) == outcome
+        assert result.outputs["first_differing_token"] == 0
+        assert [f.value.startswith("model.layers.1.mlp.act_fn") for f in result.faults] == [True] * (bug == "broken")
 
 
 def test_another_token_for_a_fault_is_the_fault(tied: Path, tmp_path: Path) -> None:
