@@ -31,6 +31,9 @@ GRIDS = [2.0**-k for k in range(-2, 9)] + [0.1, 0.2, 0.05, 0.02, 0.01]
 FEWEST = 4
 """Elements of one kind from which a term or a factor of theirs is read."""
 
+SEEN = 1e-6
+"""What a row must add up to beside 1, to be told."""
+
 LEFT = 0.02
 """Share of the difference that a law may leave on the samples: only a gate before the replay."""
 
@@ -94,8 +97,22 @@ def by_place(case: Case) -> Iterator[Edit]:
             continue
         flat = cells.ravel()
         for what, table in (("term", _terms(s.difference, flat)), ("factor", _factors(s.difference, y, flat))):
-            if table is not None:
+            if table is not None and what == "factor" and words.startswith("row") and _shares(case):
+                yield _other_sum(table)
+            elif table is not None:
                 yield _put_in(case, what, f"{what} of its own for each {words}", table)
+
+
+def _shares(case: Case) -> bool:
+    return word_of(case.ops[-1]) in ("softmax", "_softmax")
+
+
+def _other_sum(table: NDArray[np.float64]) -> Edit:
+    """A factor for each row of a softmax is another sum that its terms were divided by."""
+    rows = table[..., 0][np.abs(table[..., 0] - 1) > SEEN]
+    said = f"{rows.min():.4g}" + (f" to {rows.max():.4g}" if rows.max() > rows.min() else "")
+    detail = {"variant": f"another sum to divide by: {rows.size} rows add up to {said}", "model": ""}
+    return Edit("wrong_variant", detail, after=(times(table),), computes=True, cost=LOOSE)
 
 
 def _slopes(case: Case, distance: NDArray[np.int64]) -> Iterator[Edit]:

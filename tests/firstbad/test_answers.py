@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from firstbad.answers import _tops, agreement
+from firstbad.cli import main
 from firstbad.comparison import compare
 from firstbad.reference import causal
 from firstbad.result import SCHEMA, Result
@@ -69,6 +70,27 @@ def test_traces_alone_tell_a_near_tie_from_a_fault(tied: Path, tmp_path: Path) -
         assert (result.verdict, result.exit_code) == outcome
         assert result.outputs["first_differing_token"] == 0
         assert [f.value.startswith("model.layers.1.mlp.act_fn") for f in result.faults] == [True] * (bug == "broken")
+
+
+def test_the_gate_tells_a_near_tie_from_a_fault(
+    tied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("CI", "GITHUB_ACTIONS", "GITLAB_CI"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+    bug, prompt = tmp_path / "candidate.py", list(PROMPT)
+    case = f'[case.tied]\nmodel = "{tied}"\ntokens = [{prompt}]\nmax_tokens = 2\nthreads = 1\ninputs = 1\n'
+    Path("firstbad.toml").write_text(case + f'candidate = "torch:{bug}:it"\n')
+    bug.write_text("def it(model):\n    return model\n")
+    assert main(["accept", "--jobs", "1", "--repeat", "1", "--yes"]) == 0
+    for how, code in (("swapped", 0), ("broken", 1)):
+        bug.write_text(BUGS.read_text("utf-8") + f"\nit = {how}\n")
+        capsys.readouterr()
+        assert main(["gate", "--jobs", "1"]) == code
+        out = capsys.readouterr().out
+        assert "near-tie" in out, out
+        assert "no near-tie" not in out, out
+        assert ("model.layers.1.mlp.act_fn" in out) == (how == "broken"), out
 
 
 def test_another_token_for_a_fault_is_the_fault(tied: Path, tmp_path: Path) -> None:

@@ -82,6 +82,12 @@ WRONG: dict[str, tuple[str, Callable[[Arrays, Arrays], np.ndarray], str, dict[st
         "extra_op",
         {"op": "a term of its own for each distance"},
     ),
+    "a sum of its own": (
+        SOFTMAX,
+        lambda v, _: softmax(v) / (1 + 0.1 * np.arange(T) / T)[:, None],
+        "wrong_variant",
+        {"variant": "another sum to divide by: 92 rows add up to 0.9125 to 0.9959"},
+    ),
     "a bias from nowhere": (
         Q,
         lambda v, w: q_proj(v, w) + COLUMNS,

@@ -1,4 +1,4 @@
-/* Wrong kernels written after the explainer was frozen for the third time: each a bug that public reports tell of. */
+/* Wrong kernels written after the explainer was frozen for the third time: bugs that engines have, most of them from public reports. */
 #include "zoo.h"
 
 #include <float.h>
